@@ -1,0 +1,1 @@
+"""The operator: turns Speculators into pods and plans, and decides on drafter versions."""

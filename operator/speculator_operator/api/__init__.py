@@ -1,0 +1,1 @@
+"""Custom resource models; the CRDs are generated from them."""

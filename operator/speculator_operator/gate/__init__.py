@@ -1,0 +1,1 @@
+"""The gate's statistics: pure, no I/O."""

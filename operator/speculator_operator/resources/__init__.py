@@ -1,0 +1,1 @@
+"""Builders: pure functions from a Speculator to Kubernetes objects, one kind a file."""

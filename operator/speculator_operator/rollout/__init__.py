@@ -1,0 +1,1 @@
+"""The rollout state machine: pure, with time passed in."""

@@ -1,0 +1,1 @@
+"""The sidecar that runs a replica's plan."""

@@ -1,0 +1,1 @@
+"""The reference engine: small, in PyTorch, lossless."""

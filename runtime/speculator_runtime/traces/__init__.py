@@ -1,0 +1,1 @@
+"""Trace codec and transport."""
