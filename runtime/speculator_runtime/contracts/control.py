@@ -86,7 +86,7 @@ class EngineState(VersionedContract):
     version: int = Field(description="Version of the live drafter weights.")
     sha256: str = Field(description="sha256 of the checkpoint file the live weights came from.")
     live_digest: str = Field(
-        description="sha256 over the live drafter parameters, names sorted, float32 bytes and d2t: proof of what is loaded."
+        description="sha256 over the live parameters (sorted names, float32) and d2t: proof of what is loaded."
     )
     target_digest: str = Field(description="sha256 over the target checkpoint's files.")
     running_requests: int = 0
@@ -94,7 +94,7 @@ class EngineState(VersionedContract):
 
 
 class BucketCounters(Contract):
-    """Monotone counters of the decode steps at one batch bucket; differences of two readings describe the time between."""
+    """Monotone counters of decode steps at one batch bucket; two readings' difference describes the time between."""
 
     steps: int = 0
     sequences: int = Field(default=0, description="Sum over steps of the sequences in the step.")
@@ -132,7 +132,7 @@ class EngineStats(VersionedContract):
     requests_finished: int = 0
     requests_failed: int = 0
     ttft_seconds: list[float] = Field(
-        default_factory=list, description="Of requests finished lately, oldest first (at most 256)."
+        default_factory=list, description="Of requests finished lately, oldest first, at most 256."
     )
     request_tokens_per_second: list[float] = Field(
         default_factory=list, description="(T_in + T_out) / t_request of requests finished lately (at most 256)."

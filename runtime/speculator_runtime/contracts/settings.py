@@ -149,7 +149,7 @@ class TrainingConfig(Contract):
 
 
 class PublishConfig(Contract):
-    """When the trainer publishes. The first condition to hold of requests/first, never sooner than the least interval."""
+    """When the trainer publishes: after so many requests, never sooner than the least interval."""
 
     every_requests: int = Field(default=80, ge=1)
     first_after_requests: int | None = Field(default=None, ge=1, description="For version 1; None: every_requests.")
