@@ -1,0 +1,67 @@
+"""What a person decides about the gate: bounds, thresholds and guardrails, as they are pinned for one run."""
+
+from enum import StrEnum
+
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+from speculator_runtime.contracts.base import Contract
+
+
+class PinnedModel(Contract):
+    """A contract that is stored in a resource's status: camelCase there, snake_case in Python."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+class AlphaSpending(StrEnum):
+    """How the error probability is shared out over the candidates of a lineage."""
+
+    PER_CANDIDATE = "PerCandidate"
+    DECREASING = "Decreasing"
+
+
+class BoundsMethod(StrEnum):
+    """Which confidence sequence is used."""
+
+    ASYMPTOTIC = "Asymptotic"
+    EMPIRICAL_BERNSTEIN = "EmpiricalBernstein"
+
+
+class GatePolicy(PinnedModel):
+    """Parameters of the gate. Speedups are ratios: 1.0 is as fast as what the candidate is compared with."""
+
+    alpha: float = Field(default=0.05, gt=0, lt=0.5, description="Probability of promoting a drafter at the bar.")
+    spending: AlphaSpending = AlphaSpending.PER_CANDIDATE
+    method: BoundsMethod = BoundsMethod.ASYMPTOTIC
+    bound: float = Field(
+        default=1.0,
+        gt=0,
+        description="EmpiricalBernstein only: differences of log speedup are clipped to [-bound, bound].",
+    )
+    min_speedup_target_only: float = Field(default=1.0, gt=0, description="The bar against target-only decoding.")
+    min_speedup_stable: float = Field(default=1.0, gt=0, description="The bar against the stable drafter.")
+    burn_in_pairs: int = Field(default=10, ge=2, description="Pairs before any bound is looked at.")
+    tightest_at_pairs: int = Field(default=30, ge=2, description="n_star: where the bounds are tightest.")
+    max_pairs: int = Field(default=200, ge=10, description="Cap: undecided after so many pairs is inconclusive.")
+    min_block_steps: int = Field(default=10, ge=1, description="Blocks with fewer decode steps are dropped.")
+    min_bucket_steps: int = Field(
+        default=10, ge=1, description="Target-only steps a batch bucket needs before its time per token is used."
+    )
+    min_coverage: float = Field(
+        default=0.5, gt=0, le=1, description="Least share of a block's tokens in buckets with a target-only time."
+    )
+    max_error_rate_increase: float = Field(
+        default=0.02, gt=0, le=1, description="Guardrail: failed requests, candidate's share minus the others' share."
+    )
+    guardrail_requests: int = Field(default=20, ge=1, description="Candidate requests before the error rate counts.")
+    max_ttft_ratio: float = Field(
+        default=1.25, gt=1, description="Guardrail: median ratio of median TTFT to target-only of the same round."
+    )
+    guardrail_pairs: int = Field(default=5, ge=1, description="Pairs before the TTFT guardrail counts.")
+
+    @model_validator(mode="after")
+    def _burn_in_fits(self) -> "GatePolicy":
+        if self.max_pairs <= self.burn_in_pairs:
+            raise ValueError(f"max_pairs ({self.max_pairs}) must be above burn_in_pairs ({self.burn_in_pairs})")
+        return self
