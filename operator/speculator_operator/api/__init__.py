@@ -1,1 +1,1 @@
-"""Custom resource models; the CRDs are generated from them."""
+"""Custom resource models; the CRDs are generated from them (`python -m speculator_operator.api.crds`)."""
