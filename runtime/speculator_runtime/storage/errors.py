@@ -84,6 +84,7 @@ class CorruptObjectError(StoreError):
 
 
 _CREDENTIALS = {
+    "XAdminUserNotFound",  # versitygw: no such access key
     "AccessDenied",
     "AllAccessDisabled",
     "ExpiredToken",
