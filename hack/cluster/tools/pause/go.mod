@@ -1,0 +1,3 @@
+module speculator.dev/hack/cluster/tools/pause
+
+go 1.26.0
