@@ -13,7 +13,7 @@ from speculator_runtime.contracts.control import DecodeMode
 from speculator_runtime.contracts.ledger import Interval
 from speculator_runtime.contracts.plan import VersionRef
 
-from .base import DecimalString, Sha256, StatusModel, decimal_string, number
+from .base import AnyObject, DecimalString, Sha256, StatusModel, decimal_string, number
 from .sync_policy import SyncPolicySpec
 
 REJECTED_LIMIT = 64
@@ -209,6 +209,10 @@ class SpeculatorStatus(StatusModel):
         default=0, ge=0, description="Runs begun so far; the next candidate's ordinal is one more."
     )
     run: Run | None = Field(default=None, description="The rollout under way.")
+    rollout: AnyObject = Field(
+        default_factory=dict,
+        description="What the rollout must remember over a restart of the operator. Read the other fields instead.",
+    )
     cooldown_until: datetime | None = Field(default=None, description="No run begins before this.")
     fallback: FallbackStatus | None = Field(default=None, description="Whether speculation was switched off, and why.")
     last_action: LastAction | None = Field(default=None, description="The command last carried out or refused.")
