@@ -41,7 +41,9 @@ class TraceHeader(VersionedContract):
     verify_steps: int = 0
     accepted_draft_tokens: int = 0
     temperature: float = 0.0
-    opt_out: bool = False
+    opt_out: bool | None = Field(
+        default=None, description="What the request said; None: nothing, and the agent's `opt_out_default` decides."
+    )
     arrived: float = Field(description="Unix seconds.")
     finished: float
     pod: str = ""
