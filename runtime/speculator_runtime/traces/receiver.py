@@ -18,6 +18,7 @@ from .keys import CurveKeys
 
 log = logging.getLogger(__name__)
 _KEY_CHECK_SECONDS = 5.0
+_BIND_SECONDS = 2.0
 _STREAM_BYTES = 8
 
 
@@ -129,8 +130,16 @@ class TraceReceiver:
             socket.curve_publickey = self._keys.public
             socket.curve_secretkey = self._keys.secret
             socket.curve_server = True
-        socket.bind(self._bind)
-        return socket
+        end = time.monotonic() + _BIND_SECONDS
+        while True:
+            try:
+                socket.bind(self._bind)
+                return socket
+            except zmq.ZMQError as error:
+                # ZMQ closes the socket before this one in the background; its port is free a moment later.
+                if error.errno != zmq.EADDRINUSE or time.monotonic() > end:
+                    raise
+                time.sleep(0.05)
 
     def _take_up_keys(self) -> None:
         if self._read_keys is None or time.monotonic() - self._keys_checked < _KEY_CHECK_SECONDS:
