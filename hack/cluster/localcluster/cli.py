@@ -1,12 +1,14 @@
 """Command line of `hack/cluster/cluster`."""
 
 import argparse
+import json
 import os
 import sys
+from pathlib import Path
 
-from . import build, lifecycle, requirements, status
+from . import build, images, lifecycle, requirements, status
 from .layout import ClusterError, Layout
-from .progress import note
+from .progress import note, step
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -39,6 +41,17 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--purge", action="store_true", help="remove images and S3 data as well")
     command.set_defaults(run=_down)
 
+    command = commands.add_parser("images", help="build the project's images where their sources changed; prints their names")
+    command.add_argument("images", nargs="*", choices=[[], *images.IMAGES], help="only these (default: all)")
+    command.set_defaults(run=_images)
+
+    command = commands.add_parser("image", help="build any Dockerfile into the cluster")
+    command.add_argument("reference", help="name and tag of the image")
+    command.add_argument("dockerfile", type=Path)
+    command.add_argument("--context", type=Path, help="build context (default: the Dockerfile's folder)")
+    command.add_argument("--build-arg", action="append", default=[], metavar="KEY=VALUE")
+    command.set_defaults(run=_image)
+
     commands.add_parser("status", help="what runs, where, and whether the node is Ready").set_defaults(run=_status)
     commands.add_parser("kubeconfig", help="print the path of the administrator's kubeconfig").set_defaults(run=_kubeconfig)
     commands.add_parser("env", help="print shell exports: KUBECONFIG, PATH, S3 endpoint and keys").set_defaults(run=_env)
@@ -58,6 +71,19 @@ def _up(layout: Layout, options: argparse.Namespace) -> None:
 
 def _down(layout: Layout, options: argparse.Namespace) -> None:
     lifecycle.down(layout, purge=options.purge)
+
+
+def _images(layout: Layout, options: argparse.Namespace) -> None:
+    print(json.dumps(images.build_all(layout, options.images or images.IMAGES), indent=2))
+
+
+def _image(layout: Layout, options: argparse.Namespace) -> None:
+    dockerfile = options.dockerfile / "Dockerfile" if options.dockerfile.is_dir() else options.dockerfile
+    if not dockerfile.is_file():
+        raise ClusterError(f"there is no file {dockerfile}")
+    arguments = dict(item.partition("=")[::2] for item in options.build_arg)
+    with lifecycle.locked(layout, "images-lock"), step(f"image {options.reference}"):
+        images.build(layout, [options.reference], dockerfile, options.context or dockerfile.parent, arguments)
 
 
 def _status(layout: Layout, options: argparse.Namespace) -> int:

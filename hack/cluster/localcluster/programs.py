@@ -220,6 +220,7 @@ _COREFILE = f"""\
 # The cache may hold the layers of two large images; beyond that the oldest go.
 _BUILDKITD = """\
 root = "{root}"
+insecure-entitlements = ["network.host"]
 [worker.oci]
   enabled = false
 [worker.containerd]
