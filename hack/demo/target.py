@@ -25,7 +25,8 @@ class TargetError(Exception):
 
 def cache_directory() -> Path:
     """Where everything that outlives a clone is kept."""
-    return Path(os.environ.get("SPECULATOR_CACHE", Path.home() / ".cache" / "speculator-operator"))
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "speculator-operator"
+    return Path(os.environ.get("SPECULATOR_CACHE") or default).absolute()
 
 
 def target_directory() -> Path:
