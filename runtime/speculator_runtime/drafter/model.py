@@ -5,7 +5,8 @@ The token embedding is the target's own: it is passed in by the caller, is no pa
 Two uses share the same pieces:
 - serving (`forward`): rows at arbitrary positions with the caller's key-value cache and additive mask: a chain, a tree,
   or a catch-up of several committed tokens are all the same call;
-- training: `speculator_runtime.training.unroll` composes `fuse`, `project`, `finish` and `head` into the TTT forward.
+- training: `speculator_runtime.training.unroll` composes the pieces (`fuse`, `layer_input`,
+  `queries`, `keys_values`, `finish`) into the TTT forward.
 
 Sizes: B sequences, N new rows, P cached rows, H hidden, Dh head dimension, U used slots of the draft vocabulary.
 """
@@ -105,14 +106,29 @@ class Eagle3Drafter(nn.Module):
 
     def project(self, embeds: Tensor, hidden: Tensor, positions: Tensor) -> Projected:
         """Queries, keys and values of rows with token embeddings and hidden inputs [B, N, H] at positions [B, N]."""
-        batch, rows, _ = hidden.shape
-        attention, size = self.midlayer.self_attn, self.config.head_dim
-        both = torch.cat([self.midlayer.input_layernorm(embeds), self.midlayer.hidden_norm(hidden)], dim=-1)
-        query = attention.q_proj(both).view(batch, rows, -1, size).transpose(1, 2)
-        key = attention.k_proj(both).view(batch, rows, -1, size).transpose(1, 2)
-        value = attention.v_proj(both).view(batch, rows, -1, size).transpose(1, 2)
-        cos, sin = self.rotary(positions, query.dtype)
-        return Projected(_rotate(query, cos, sin), _rotate(key, cos, sin), value)
+        both = self.layer_input(embeds, hidden)
+        return Projected(self.queries(both, positions), *self.keys_values(both, positions))
+
+    def layer_input(self, embeds: Tensor, hidden: Tensor) -> Tensor:
+        """concat(input_layernorm(embeds), hidden_norm(hidden)): [..., H] and [..., H] -> [..., 2H]."""
+        return torch.cat([self.midlayer.input_layernorm(embeds), self.midlayer.hidden_norm(hidden)], dim=-1)
+
+    def queries(self, both: Tensor, positions: Tensor) -> Tensor:
+        """Rotated queries [B, Nh, N, Dh] of rows with layer input [B, N, 2H] at positions [B, N]."""
+        return self._rotated(self.midlayer.self_attn.q_proj(both), positions)
+
+    def keys_values(self, both: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Rotated keys and values, each [B, Nkv, N, Dh], of rows with layer input [B, N, 2H] at positions [B, N]."""
+        value = self._heads(self.midlayer.self_attn.v_proj(both))
+        return self._rotated(self.midlayer.self_attn.k_proj(both), positions), value
+
+    def _heads(self, projected: Tensor) -> Tensor:
+        return projected.view(*projected.shape[:2], -1, self.config.head_dim).transpose(1, 2)
+
+    def _rotated(self, projected: Tensor, positions: Tensor) -> Tensor:
+        heads = self._heads(projected)
+        cos, sin = self.rotary(positions, heads.dtype)
+        return _rotate(heads, cos, sin)
 
     def finish(self, attended: Tensor, hidden: Tensor) -> Tensor:
         """Attention output [B, Nh, N, Dh] and the residual [B, N, H] -> the layer's output before the norm."""
@@ -128,15 +144,15 @@ class Eagle3Drafter(nn.Module):
         self, embeds: Tensor, hidden: Tensor, positions: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """As `forward`, without the head (prefill needs the logits of one row only): hidden [B, N, H], key, value."""
-        new = self.project(embeds, hidden, positions)
+        query, key, value = self.project(embeds, hidden, positions)
         attended = functional.scaled_dot_product_attention(
-            new.query,
-            torch.cat([keys, new.key], dim=2),
-            torch.cat([values, new.value], dim=2),
+            query,
+            torch.cat([keys, key], dim=2),
+            torch.cat([values, value], dim=2),
             attn_mask=mask,
             enable_gqa=self.config.num_attention_heads != self.config.num_key_value_heads,
         )
-        return self.finish(attended, hidden), new.key, new.value
+        return self.finish(attended, hidden), key, value
 
     def forward(
         self, embeds: Tensor, hidden: Tensor, positions: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
