@@ -163,8 +163,10 @@ def _read_event(api: Api, event: dict[str, Any], answer: _Answer) -> None:
     if (finish := (event.get("meta_info") or {}).get("finish_reason")) and finish.get("type") == "abort":
         raise RequestFailed(f"the server aborted the request: {finish.get('message', '')}")
     answer.text = event.get("text") or answer.text  # cumulative
-    answer.output_ids = event.get("output_ids") or answer.output_ids
     meta = event.get("meta_info") or {}
+    ids = event.get("output_ids") or []
+    whole = len(ids) >= meta.get("completion_tokens", 0)  # servers differ: all ids so far, or the new ones only
+    answer.output_ids = list(ids) if ids and whole else answer.output_ids + list(ids)
     if answer.text or answer.output_ids or meta.get("completion_tokens"):
         answer.heard()
     answer.prompt_tokens = meta.get("prompt_tokens", answer.prompt_tokens)

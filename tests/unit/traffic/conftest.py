@@ -19,6 +19,7 @@ class Server:
     words: list[str] = field(default_factory=lambda: ["one", "two", "three", "four", "five"])
     gap: float = 0.002
     health: int = 200
+    incremental_ids: bool = False
     fail_when: str = ""
     break_off_when: str = ""
     in_flight: int = 0
@@ -85,7 +86,7 @@ def server() -> Iterator[Server]:
                     meta |= {"spec_accept_length": 2.0, "spec_verify_ct": 2}
                 return {
                     "text": " ".join(state.words[: index + 1]),
-                    "output_ids": list(range(100, 101 + index)),
+                    "output_ids": [100 + index] if state.incremental_ids else list(range(100, 101 + index)),
                     "meta_info": meta,
                 }
             piece: dict[str, Any] = {"choices": [{"delta": {"content": state.words[index] + " "}}]}

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from speculator_runtime.traffic.main import app
+from support.tiny_target import make_tiny_target
 
 from .conftest import Server
 
@@ -158,3 +159,18 @@ def test_interrupt_ends_with_a_summary_and_cancelled_requests_are_no_failures(se
     assert summary["overall"]["failed_requests"] == 0
     assert summary["cancelled_requests"] >= 1
     assert "accept length" in output
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+def test_prompt_lookup_is_counted_on_the_tokens_the_server_returned(
+    server: Server, tmp_path: Path, incremental: bool
+) -> None:
+    server.incremental_ids = incremental  # servers send all ids so far, or the new ones only
+    target = make_tiny_target(tmp_path / "target", layers=1, hidden=8, heads=1, kv_heads=1)
+    records = tmp_path / "r.jsonl"
+    run("--url", server.url, "--requests", "1", "--tokenizer", str(target), "--records", str(records))
+    record = records_of(records)[0]
+    assert record["prompt_lookup_tokens"] == 4  # five came back, the first one from the prefill
+    assert 1 <= record["prompt_lookup_steps"] <= 4
+    assert isinstance(server.bodies[0]["input_ids"], list)
+    assert server.bodies[0]["input_ids"][0] == 1  # <|im_start|>: the chat template was applied
