@@ -3,8 +3,11 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import generate_latest
 
-PHASES = ("Pending", "Progressing", "Canary", "Ready", "Paused", "Degraded", "Deleting")
-MODES = ("TargetOnly", "Speculative")
+from speculator_operator.api.status import Phase
+from speculator_runtime.contracts.control import DecodeMode
+
+PHASES = tuple(phase.value for phase in Phase)
+MODES = tuple(mode.value for mode in DecodeMode)
 _SERIES = ("namespace", "name")
 
 

@@ -20,7 +20,6 @@ class ImageDefaults:
 
     runtime: str = "speculator-runtime:latest"
     sglang: str = "speculator-sglang:latest"
-    pull_policy: str = "IfNotPresent"
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,5 @@ class OperatorSettings:
     lease_seconds: float = 15.0
     host: str = "0.0.0.0"
     port: int = 8080
-    log_level: str = "INFO"
-    log_format: LogFormat = LogFormat.TEXT
     images: ImageDefaults = field(default_factory=ImageDefaults)
     loops: LoopSettings = field(default_factory=LoopSettings)

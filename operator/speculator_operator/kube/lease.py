@@ -51,6 +51,8 @@ class Leadership:
         self._held_until = float("-inf")
         self._seen_version = ""
         self._seen_at = float("-inf")
+        self.last_attempt = monotonic()
+        """Monotonic time of the last attempt to acquire or renew, for liveness."""
         self.changed = asyncio.Event()
         """Set on every gain or loss; the waiter clears it."""
 
@@ -85,7 +87,7 @@ class Leadership:
 
     async def step(self) -> None:
         """One attempt to acquire or renew. An API error changes nothing: what is held runs out by itself."""
-        sent = self._monotonic()
+        sent = self.last_attempt = self._monotonic()
         try:
             lease = await self._read()
             if lease is None:
