@@ -143,9 +143,16 @@ def _forget_old(layout: Layout, current: set[str]) -> None:
         for kind in ("containers", "initContainers")
         for container in pod["spec"].get(kind, [])
     }
+    # Reference and digest of every image; the kubelet's side adds a second reference `sha256:...` to each.
+    rows = [line.split() for line in lifecycle.ctr(layout, "images", "ls").splitlines()[1:]]
+    digest = {row[0]: row[2] for row in rows}
     for name in IMAGES:
-        rows = lifecycle.ctr(layout, "images", "ls", f"name~=^{REPOSITORY}/{name}:dev-").splitlines()[1:]
-        tags = [row.split()[0] for row in rows]
+        tags = [tag for tag in digest if tag.startswith(f"{REPOSITORY}/{name}:dev-")]
         spare = [tag for tag in tags if tag not in used | current]
         for tag in spare[: max(0, len(tags) - _KEEP)]:
             lifecycle.ctr(layout, "images", "rm", tag)
+            del digest[tag]
+    named = {value for reference, value in digest.items() if not reference.startswith("sha256:")}
+    for reference, value in digest.items():
+        if value not in named:
+            lifecycle.ctr(layout, "images", "rm", reference)
