@@ -62,7 +62,7 @@ class Demo:
         target = prepare(self.say)
         store = objectstore.client_of(place.s3)
         objectstore.ensure_bucket(store, BUCKET)
-        objectstore.upload_directory(store, BUCKET, f"models/{TARGET_NAME}", target, self.say)
+        objectstore.Bucket(store, BUCKET).upload_directory(f"models/{TARGET_NAME}", target, self.say)
         kube = Kube(place, NAMESPACE, self.log)
         self.say("helm install charts/speculator-operator")
         kube.install()

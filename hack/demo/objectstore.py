@@ -41,16 +41,35 @@ def ensure_bucket(client: "S3Client", bucket: str) -> None:
         raise DemoError(f"the S3 server cannot be used: {error}") from error
 
 
-def upload_directory(client: "S3Client", bucket: str, prefix: str, directory: Path, say: Callable[[str], None]) -> None:
-    """Put every file of a directory under a prefix; a file is left alone when its sha256 is there already."""
-    for path in sorted(p for p in directory.iterdir() if p.is_file()):
-        key = f"{prefix}/{path.name}"
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+class Bucket:
+    """A bucket that exists."""
+
+    def __init__(self, client: "S3Client", name: str) -> None:
+        self._client, self.name = client, name
+
+    def upload_directory(self, prefix: str, directory: Path, say: Callable[[str], None] = lambda _: None) -> None:
+        """Put every file of a directory under a prefix; a file whose sha256 is there already is left alone."""
+        for path in sorted(p for p in directory.iterdir() if p.is_file()):
+            key = f"{prefix}/{path.name}"
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            if self._digest_of(key) == digest:
+                continue
+            say(f"uploading {path.name} ({path.stat().st_size / 1e6:.1f} MB)")
+            self._client.upload_file(str(path), self.name, key, ExtraArgs={"Metadata": {"sha256": digest}})
+
+    def keys(self, prefix: str) -> list[str]:
+        """Keys below a prefix."""
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix)
+        return [item["Key"] for page in pages for item in page.get("Contents", [])]
+
+    def read(self, key: str) -> bytes:
+        """An object's bytes."""
+        return self._client.get_object(Bucket=self.name, Key=key)["Body"].read()
+
+    def _digest_of(self, key: str) -> str | None:
         try:
-            there = client.head_object(Bucket=bucket, Key=key).get("Metadata", {}).get("sha256")
-        except ClientError:
-            there = None
-        if there == digest:
-            continue
-        say(f"uploading {path.name} ({path.stat().st_size / 1e6:.1f} MB)")
-        client.upload_file(str(path), bucket, key, ExtraArgs={"Metadata": {"sha256": digest}})
+            return self._client.head_object(Bucket=self.name, Key=key).get("Metadata", {}).get("sha256")
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") in {"404", "NoSuchKey"}:
+                return None
+            raise
