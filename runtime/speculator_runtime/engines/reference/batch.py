@@ -115,10 +115,7 @@ class Batch:
         starts = [s.computed for s in sequences]
         out = self.target.forward(self._cache, 0, starts, trees.tokens, trees.depths, trees.visible)
         logits = self.target.logits(out.hidden)
-        if all(s.params.greedy for s in sequences):
-            best = greedy_tokens(logits).tolist()
-        else:
-            best = None
+        best = greedy_tokens(logits).tolist() if all(s.params.greedy for s in sequences) else None
         tokens = trees.tokens.tolist()
         parents = trees.parents.expand_as(trees.tokens).tolist()
         committed: list[list[int]] = []
@@ -228,7 +225,8 @@ def greedy_tokens(logits: Tensor) -> Tensor:
     block = next((b for b in (128, 96, 64) if size % b == 0 and size >= 16 * b), None)
     if block is None or logits.device.type != "cpu":
         return logits.argmax(-1)
-    blocks = logits.unflatten(-1, (size // block, block))
+    blocks = logits.view(*logits.shape[:-1], size // block, block)
     where = blocks.amax(-1).argmax(-1, keepdim=True)
     within = blocks.gather(-2, where[..., None].expand(*where.shape, block)).squeeze(-2).argmax(-1, keepdim=True)
-    return (where * block + within).squeeze(-1)
+    result: Tensor = (where * block + within).squeeze(-1)
+    return result

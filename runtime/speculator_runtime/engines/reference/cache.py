@@ -51,7 +51,7 @@ class SlotCache:
         return self._flat_by_layer[index]
 
     def gather_rows(self, sources: list[int], targets: list[int]) -> None:
-        """Copy rows (flat indices, slot * L + row) in all layers at once; sources are read before targets are written."""
+        """Copy rows (flat indices, slot * L + row) in all layers at once; all are read before any is written."""
         index = torch.tensor([sources, targets], device=self.data.device)
         self._flat[:, index[1]] = self._flat[:, index[0]]
 

@@ -53,7 +53,7 @@ class DrafterRunner:
         features: Tensor,
         dtype: torch.dtype,
     ) -> None:
-        """embedding: the target's [V, H]. features: the batch's buffer [S, L, 3H]. dtype: the drafter computes in it."""
+        """embedding: the target's [V, H]; features: the batch's buffer [S, L, 3H]; the drafter computes in `dtype`."""
         slots, rows, _ = features.shape
         config = drafter.config
         self.drafter = drafter.to(device=embedding.device, dtype=dtype).eval().requires_grad_(False)
@@ -69,7 +69,7 @@ class DrafterRunner:
         self._device = embedding.device
 
     def swap(self, checkpoint: Checkpoint) -> None:
-        """Copy checked weights and their vocabulary map into the live drafter, in place; all cached rows become stale."""
+        """Copy checked weights and their map into the live drafter, in place; all cached rows become stale."""
         load_into(self.drafter, checkpoint)
         self.tokens_of_slots.copy_(checkpoint.vocabulary.tokens)
         self.generation += 1

@@ -152,7 +152,8 @@ def load_target(path: Path, dtype: str, device: torch.device) -> tuple[Target, P
             f"cannot load the target from {path}: {error}; give a Llama-family checkpoint directory or a GGUF file"
         ) from error
     # GGUF has no notion of the dtype asked for in every transformers release; the cast is free where it already holds.
-    return Target(model.to(device=device, dtype=DTYPES[dtype]), target_digest(path)), tokenizer
+    placed: Any = torch.nn.Module.to(model, device=device, dtype=DTYPES[dtype])
+    return Target(placed, target_digest(path)), tokenizer
 
 
 def _locate(path: Path) -> tuple[Path, str | None]:
