@@ -1,6 +1,6 @@
 """Which arm runs in which block: a pure function of the plan's seed, so that anyone can recompute the schedule."""
 
-import random
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,12 +20,10 @@ class Slot:
 def arm_order(seed: int, round_number: int, arms: Sequence[Arm]) -> tuple[Arm, ...]:
     """The arms of a round in the order drawn for it; every order is equally likely, rounds are independent.
 
-    The draw hashes seed and round (`random.Random` on a string uses sha512), so it is the same in every process and on
-    every machine, and two plans whose seeds differ by one have nothing in common.
+    Arms are sorted by the sha256 of `SEED/ROUND/ARM`: the same in every process, language and release, and two plans
+    whose seeds differ by one have nothing in common.
     """
-    order = sorted(arms)
-    random.Random(f"{seed}/{round_number}").shuffle(order)
-    return tuple(order)
+    return tuple(sorted(arms, key=lambda arm: hashlib.sha256(f"{seed}/{round_number}/{arm.value}".encode()).digest()))
 
 
 def slot(plan: Plan, index: int) -> Slot | None:
