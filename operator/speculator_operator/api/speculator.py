@@ -46,7 +46,7 @@ class Target(ApiModel):
         ),
     )
     model: str = Field(
-        pattern=r"^(hf://[^/]+/[^/]+|s3://[^/]+/.+|pvc://[^/]+(/.*)?|oci://.+|file:///.+)$",
+        pattern=r"^(hf://[^/]+/[^/]+|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/.+|pvc://[^/]+(/.*)?|oci://.+|file:///.+)$",
         max_length=1024,
         description="Where the checkpoint is: hf://ORG/NAME, s3://BUCKET/PREFIX, pvc://CLAIM/PATH (a volume claim), or "
         "oci://IMAGE (an image volume).",
@@ -91,7 +91,7 @@ class Drafter(ApiModel):
     algorithm: Literal["EAGLE3"] = Field(default="EAGLE3", description="Drafter family.")
     init_from: str | None = Field(
         default=None,
-        pattern=r"^(s3://[^/]+/.+|hf://[^/]+/[^/]+)$",
+        pattern=r"^(s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/.+|hf://[^/]+/[^/]+)$",
         max_length=1024,
         description="Checkpoint to start from (s3:// or hf://, in SGLang's EAGLE-3 layout). None: random weights.",
     )
@@ -343,7 +343,7 @@ class Adaptive(ApiModel):
     )
     profile: Annotated[str | None, Later()] = Field(
         default=None,
-        pattern=r"^s3://[^/]+/.+$",
+        pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/.+$",
         max_length=1024,
         description="Cost profile to use. None: measure one.",
     )

@@ -138,7 +138,9 @@ class Offline(ApiModel):
 
     rules = (Rule("double(self.share) <= 1.0", "share must be between 0 and 1", lambda o: float(o.share) <= 1),)
     source: Annotated[str, Later()] = Field(
-        pattern=r"^s3://[^/]+/.+$", max_length=1024, description="Archived traces, s3://BUCKET/PREFIX."
+        pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/.+$",
+        max_length=1024,
+        description="Archived traces, s3://BUCKET/PREFIX.",
     )
     share: Annotated[DecimalString, Later()] = Field(default="0.2", description="Share of each batch from the corpus.")
 

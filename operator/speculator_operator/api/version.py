@@ -1,4 +1,4 @@
-"""SpeculatorVersion: a published drafter as people see it. Manifest and verdicts in S3 are the ledger, this its window."""
+"""SpeculatorVersion: a published drafter as people see it. The ledger is in S3; this is its window."""
 
 from datetime import datetime
 from decimal import Decimal
