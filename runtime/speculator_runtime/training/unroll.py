@@ -23,7 +23,7 @@ class UnrollResult:
     """Loss and counts of an unroll."""
 
     loss: Tensor  # scalar, differentiable
-    step_losses: list[float | Tensor]  # sum over the supervised rows of each step, no gradient
+    step_losses: Tensor  # [steps], sum over the supervised rows of each step, no gradient
     accepted: Tensor  # int64, draft tokens that a chain would have had accepted, teacher-forced
     chains: int  # rows a chain started from
 
@@ -33,7 +33,7 @@ def unroll(
     embedding: Tensor,
     batch: Batch,
     kind: str,
-    weights: Sequence[Tensor | float],
+    weights: Sequence[float],
     compute_dtype: torch.dtype,
 ) -> UnrollResult:
     """Loss of a batch: sum over steps k of weights[k] * (sum of the supervised rows' losses).
@@ -50,10 +50,7 @@ def unroll(
         hidden = fused[batch.query_rows]
         inputs = both[batch.query_rows]
         own: list[tuple[list[Tensor], list[Tensor]]] = [([], []) for _ in contexts]
-        alive = torch.ones(hidden.shape[0], dtype=torch.bool, device=hidden.device)
-        accepted = torch.zeros((), dtype=torch.int64, device=hidden.device)
-        loss = hidden.new_zeros((), dtype=torch.float64 if compute_dtype == torch.float64 else torch.float32)
-        step_losses: list[float | Tensor] = []
+        outputs: list[Tensor] = []
         for k, rows in enumerate(batch.steps):
             if k:
                 hidden = hidden[rows.keep]
@@ -71,27 +68,40 @@ def unroll(
                 for query, context, held, offset in zip(queries, contexts, own, batch.query_offsets, strict=True)
             ]
             hidden = drafter.finish(torch.cat(attended, dim=1)[None], hidden[None])[0]
-            result = head_loss(
-                kind,
-                drafter.norm(hidden[rows.supervised]),
-                drafter.lm_head.weight[: drafter.used],
-                batch.teacher.select(rows.teacher),
-                torch.as_tensor(weights[k], device=hidden.device).expand(rows.supervised.numel()),
-                rows.next_slots,
-                compute_dtype,
-            )
-            loss = loss + result.loss
-            step_losses.append(result.rows.sum())
-            alive = alive[rows.keep] & _hits(rows.supervised, result.argmax, batch.teacher.best[rows.teacher], hidden)
-            accepted = accepted + alive.sum()
-    return UnrollResult(loss, step_losses, accepted, batch.query_rows.numel())
+            outputs.append(hidden[rows.supervised])
+        normed = drafter.norm(torch.cat(outputs))
+    # One product with the head for the rows of all steps.
+    counts = batch.supervised
+    result = head_loss(
+        kind,
+        normed,
+        drafter.lm_head.weight[: drafter.used],
+        batch.teacher.select(torch.cat([rows.teacher for rows in batch.steps])),
+        torch.cat([normed.new_full((count,), weight) for count, weight in zip(counts, weights, strict=True)]),
+        torch.cat([rows.next_slots for rows in batch.steps]),
+        compute_dtype,
+    )
+    return UnrollResult(
+        loss=result.loss,
+        step_losses=torch.stack([part.sum() for part in torch.split(result.rows, counts)]),
+        accepted=_accepted(batch, torch.split(result.argmax, counts)),
+        chains=batch.query_rows.numel(),
+    )
 
 
-def _hits(supervised: Tensor, argmax: Tensor, best: Tensor, rows: Tensor) -> Tensor:
-    """Rows whose proposal is the target's argmax, bool [n]; unsupervised rows (out of vocabulary too) are misses."""
-    hits = torch.zeros(rows.shape[0], dtype=torch.bool, device=rows.device)
-    hits[supervised] = argmax == best
-    return hits
+def _accepted(batch: Batch, argmax: Sequence[Tensor]) -> Tensor:
+    """Draft tokens that chains from every query row would have had accepted, if all later tokens were as they are.
+
+    A row without a teacher and a token outside the vocabulary are misses.
+    """
+    alive = torch.ones(batch.query_rows.shape[0], dtype=torch.bool, device=batch.query_rows.device)
+    total = torch.zeros((), dtype=torch.int64, device=batch.query_rows.device)
+    for rows, proposed in zip(batch.steps, argmax, strict=True):
+        hits = torch.zeros_like(rows.positions, dtype=torch.bool)
+        hits[rows.supervised] = proposed == batch.teacher.best[rows.teacher]
+        alive = alive[rows.keep] & hits
+        total = total + alive.sum()
+    return total
 
 
 def _split(tensor: Tensor, lengths: tuple[int, ...]) -> tuple[Tensor, ...]:
