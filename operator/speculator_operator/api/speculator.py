@@ -93,7 +93,7 @@ class Drafter(ApiModel):
         default=None,
         pattern=r"^(s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/.+|hf://[^/]+/[^/]+)$",
         max_length=1024,
-        description="Checkpoint to start from (s3:// or hf://, in SGLang's EAGLE-3 layout). None: random weights.",
+        description="Checkpoint to start from (s3:// or hf://, in SGLang's EAGLE-3 layout). If absent: random weights.",
     )
     seed: int = Field(default=0, ge=0, description="Seed of random weights.")
     draft_vocab_size: int = Field(
@@ -228,7 +228,7 @@ class Trainer(ApiModel):
     threads: int | None = Field(default=None, ge=1, le=1024, description="CPU threads. By default the CPU limit.")
     storage: TrainerStorage | None = Field(
         default=None,
-        description="A volume claim for the trainer's work. None: an emptyDir, and a restart resumes from S3.",
+        description="A volume claim for the trainer's work. If absent: an emptyDir, and a restart resumes from S3.",
     )
     env: EnvVars = Field(default_factory=list, description="Environment of the trainer's container.")
     pod_template: PodTemplate = Field(default_factory=PodTemplate, description="Overrides of the trainer pod.")
@@ -268,14 +268,15 @@ class S3(ApiModel):
         default=None,
         pattern=r"^https?://[^/\s]+/?$",
         max_length=512,
-        description="URL of an S3-compatible server, reachable from the pods. None is AWS.",
+        description="URL of an S3-compatible server, reachable from the pods. If absent: AWS.",
     )
     region: str = Field(default="us-east-1", min_length=1, max_length=64, description="Region of the bucket.")
     path_style: bool = Field(
         default=False, description="Address buckets by path instead of host name; most servers other than AWS want it."
     )
     credentials_secret_ref: S3Credentials | None = Field(
-        default=None, description="Secret with credentials. None: the pods' own identity (see identityAnnotations)."
+        default=None,
+        description="Secret with credentials. If absent: the pods' own identity (see identityAnnotations).",
     )
     identity_annotations: dict[str, str] = Field(
         default_factory=dict,
@@ -345,7 +346,7 @@ class Adaptive(ApiModel):
         default=None,
         pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/.+$",
         max_length=1024,
-        description="Cost profile to use. None: measure one.",
+        description="Cost profile to use. If absent: measure one.",
     )
     buckets: list[Annotated[int, Field(ge=1, le=4096)]] = Field(
         default=[1, 2, 4, 8, 16, 32, 64],
@@ -367,7 +368,7 @@ class Privacy(ApiModel):
         default=False, description="Train only on requests that ask for it, instead of on all that do not refuse."
     )
     retention: Annotated[Duration | None, Later()] = Field(
-        default=None, description="Traces older than this are deleted. None: bounded by the buffer's size alone."
+        default=None, description="Traces older than this are deleted. If absent: bounded by the buffer's size alone."
     )
 
 
@@ -401,9 +402,9 @@ class SpeculatorSpec(ApiModel):
     serving: Serving = Field(default_factory=Serving, description="The replicas that serve.")
     trainer: Trainer = Field(default_factory=Trainer, description="The pod that trains.")
     training_policy_ref: PolicyRef | None = Field(
-        default=None, description="TrainingPolicy to use. None: every default."
+        default=None, description="TrainingPolicy to use. If absent: every default."
     )
-    sync_policy_ref: PolicyRef | None = Field(default=None, description="SyncPolicy to use. None: every default.")
+    sync_policy_ref: PolicyRef | None = Field(default=None, description="SyncPolicy to use. If absent: every default.")
     mode: Mode = Field(
         default=Mode.AUTO,
         description="Auto: versions are gated and promoted. TargetOnly: speculation is off. Pinned: pinnedVersion "

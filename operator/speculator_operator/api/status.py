@@ -14,7 +14,6 @@ from speculator_runtime.contracts.ledger import Interval
 from speculator_runtime.contracts.plan import VersionRef
 
 from .base import AnyObject, DecimalString, Sha256, StatusModel, decimal_string, number
-from .sync_policy import SyncPolicySpec
 
 REJECTED_LIMIT = 64
 """Digests kept in status; older rejections are still in the ledger."""
@@ -130,9 +129,6 @@ class Run(StatusModel):
     plan_generation: int = Field(default=0, ge=0, description="First plan generation of this run.")
     training_policy: PinnedPolicy = Field(default_factory=PinnedPolicy, description="TrainingPolicy of the start.")
     sync_policy: PinnedPolicy = Field(default_factory=PinnedPolicy, description="SyncPolicy of the start.")
-    sync_policy_spec: SyncPolicySpec | None = Field(
-        default=None, description="That SyncPolicy's spec in full, so that the run can go on when the policy changes."
-    )
 
 
 class LastAction(StatusModel):

@@ -19,7 +19,8 @@ class Publish(ApiModel):
     first_after_steps: int = Field(default=0, ge=0, description="Optimiser steps before the first version.")
     min_interval: Duration = Field(default="1m", description="Least time between two versions.")
     max_staleness: Annotated[Duration | None, Later()] = Field(
-        default=None, description="Publish after this long even if fewer requests came. None: never for that reason."
+        default=None,
+        description="Publish after this long even if fewer requests came. If absent: never for that reason.",
     )
 
 
@@ -34,7 +35,7 @@ class Pause(ApiModel):
     """A pause at the end of a step."""
 
     duration: Duration | None = Field(
-        default=None, description="How long. None: until somebody gives a Promote action."
+        default=None, description="How long. If absent: until somebody gives a Promote action."
     )
 
 
@@ -63,7 +64,7 @@ class Guardrails(ApiModel):
         default=25, ge=0, le=10000, description="Largest rise of the median time to first token, in percent."
     )
     min_accept_length: DecimalString | None = Field(
-        default=None, description="Least accept length (bonus token included). None: no bound."
+        default=None, description="Least accept length (bonus token included). If absent: no bound."
     )
 
 
@@ -92,9 +93,9 @@ class Canary(ApiModel):
             lambda c: float(c.min_speedup_over_target_only) > 0 and float(c.min_speedup_over_stable) > 0,
         ),
         Rule(
-            "self.burnInPairs <= self.maxPairs",
-            "maxPairs must be at least burnInPairs",
-            lambda c: c.burn_in_pairs <= c.max_pairs,
+            "self.burnInPairs < self.maxPairs",
+            "maxPairs must be above burnInPairs",
+            lambda c: c.burn_in_pairs < c.max_pairs,
         ),
     )
     arms: list[ArmShare] = Field(
@@ -124,7 +125,7 @@ class Canary(ApiModel):
     tightest_at_pairs: int = Field(
         default=30, ge=2, le=100000, description="Number of pairs at which the confidence bound is tightest."
     )
-    max_pairs: int = Field(default=400, ge=2, le=100000, description="Inconclusive after so many pairs.")
+    max_pairs: int = Field(default=400, ge=10, le=100000, description="Inconclusive after so many pairs.")
     max_duration: Duration = Field(default="2h", description="Inconclusive after this long.")
     min_steps_per_block: int = Field(default=20, ge=1, description="A block with fewer decode steps does not count.")
     steps: list[CanaryStep] = Field(

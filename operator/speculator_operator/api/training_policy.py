@@ -65,7 +65,7 @@ class Optimizer(ApiModel):
         default="0.0001", description="Rate after warm-up; 0.0001 from scratch, 0.00001 for fine-tuning."
     )
     final_learning_rate: DecimalString | None = Field(
-        default=None, description="Cosine to this rate over decaySteps. None: constant."
+        default=None, description="Cosine to this rate over decaySteps. If absent: constant."
     )
     decay_steps: int | None = Field(default=None, ge=1, description="Steps of the cosine.")
     warmup_steps: int = Field(default=400, ge=0, description="Steps of the linear warm-up.")
@@ -90,10 +90,10 @@ class Schedule(ApiModel):
 
     warmup_requests: int = Field(default=16, ge=1, description="Requests to wait for before the first step.")
     steps_per_request: DecimalString | None = Field(
-        default=None, description="At most this many steps per request received. None: train without pause."
+        default=None, description="At most this many steps per request received. If absent: train without pause."
     )
     update_every_requests: Annotated[int | None, Later()] = Field(
-        default=None, ge=1, description="Train in rounds, one after so many requests. None: continuously."
+        default=None, ge=1, description="Train in rounds, one after so many requests. If absent: continuously."
     )
     checkpoint_interval: Duration = Field(default="1m", description="Time between resume checkpoints.")
 
@@ -125,12 +125,14 @@ class Buffer(ApiModel):
         default="0.5", description="Largest share of the buffer for one domain while others want room."
     )
     max_draft_versions_behind: int | None = Field(
-        default=None, ge=0, description="Samples from drafters older than this are dropped. None: no bound."
+        default=None, ge=0, description="Samples from drafters older than this are dropped. If absent: no bound."
     )
     max_target_versions_behind: Annotated[int | None, Later()] = Field(
-        default=None, ge=0, description="Samples of older targets than this are dropped. None: only the current one's."
+        default=None,
+        ge=0,
+        description="Samples of older targets than this are dropped. If absent: only the current one's.",
     )
-    max_age: Duration | None = Field(default=None, description="Older samples are dropped. None: no bound.")
+    max_age: Duration | None = Field(default=None, description="Older samples are dropped. If absent: no bound.")
 
 
 class Offline(ApiModel):
