@@ -174,7 +174,7 @@ AnyObject = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-pre
 
 def seconds(duration: str) -> float:
     """Seconds of a duration such as `90s`, `1h30m` or `500ms`; raises ValueError on anything else."""
-    if not re.match(DURATION_PATTERN, duration):
+    if not re.fullmatch(DURATION_PATTERN, duration):
         raise ValueError(f"{duration!r} is not a duration: use numbers with ms, s, m or h, for example 90s or 1h30m")
     return float(sum(Decimal(number) * _UNITS[unit] for number, unit in _DURATION.findall(duration)))
 
@@ -201,7 +201,7 @@ def number(value: str) -> float:
 def decimal_string(value: float, digits: int = 4) -> str:
     """A finite, non-negative float as the API writes it, for example 1.2346; raises ValueError otherwise."""
     text = f"{Decimal(repr(value)):.{digits}f}"
-    if not re.match(DECIMAL_PATTERN, text):
+    if not re.fullmatch(DECIMAL_PATTERN, text):
         raise ValueError(f"{value!r} cannot be written as a decimal string: it must be finite and not negative")
     return text
 

@@ -5,6 +5,7 @@ folder only). With `--check` nothing is written; the exit status is 1 when a fil
 """
 
 import argparse
+import functools
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -219,6 +220,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+@functools.cache
 def rendered() -> dict[str, str]:
     """File name -> YAML text of every definition."""
     return {

@@ -1,0 +1,1 @@
+from support.apiserver import apiserver  # noqa: F401
