@@ -1,4 +1,4 @@
-"""What a person decides about the gate: bounds, thresholds and guardrails, as they are pinned for one run."""
+"""What a person decides about the gate: bounds, thresholds, guardrails and fallback, as they are pinned for one run."""
 
 from enum import StrEnum
 
@@ -59,9 +59,38 @@ class GatePolicy(PinnedModel):
         default=1.25, gt=1, description="Guardrail: median ratio of median TTFT to target-only of the same round."
     )
     guardrail_pairs: int = Field(default=5, ge=1, description="Pairs before the TTFT guardrail counts.")
+    guardrail_invalid_blocks: int = Field(
+        default=5,
+        ge=1,
+        description="Guardrail: invalid candidate blocks (engine restarts, failed swaps), if the other arms have less "
+        "than half as many.",
+    )
 
     @model_validator(mode="after")
     def _burn_in_fits(self) -> "GatePolicy":
         if self.max_pairs <= self.burn_in_pairs:
             raise ValueError(f"max_pairs ({self.max_pairs}) must be above burn_in_pairs ({self.burn_in_pairs})")
+        return self
+
+
+class FallbackPolicy(PinnedModel):
+    """When the stable drafter gives way to target-only decoding, and what brings it back."""
+
+    enabled: bool = True
+    alpha: float = Field(default=0.05, gt=0, lt=0.5, description="Of each bound, over the pairs of the window.")
+    window_pairs: int = Field(default=30, ge=2, description="The latest pairs that are looked at.")
+    min_pairs: int = Field(default=10, ge=2, description="Pairs before the bounds are looked at.")
+    down_below: float = Field(default=1.0, gt=0, description="Fall back when the upper bound is below this speedup.")
+    fast_pairs: int = Field(default=5, ge=1, description="Window of the fast rule.")
+    fast_below: float = Field(default=0.8, gt=0, description="Fast rule: fall back when the window's median is below.")
+    up_above: float = Field(default=1.05, gt=0, description="Recover when the lower bound is above this speedup.")
+    probe_share: float = Field(
+        default=0.1, gt=0, le=0.5, description="Share of a replica's time that probes the stable drafter in fallback."
+    )
+    min_stay_seconds: float = Field(default=60.0, ge=0, description="Least stay on either side.")
+
+    @model_validator(mode="after")
+    def _hysteresis(self) -> "FallbackPolicy":
+        if self.up_above < self.down_below:
+            raise ValueError(f"up_above ({self.up_above}) must not be below down_below ({self.down_below})")
         return self

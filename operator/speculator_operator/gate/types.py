@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from speculator_runtime.contracts.ledger import Interval
@@ -14,7 +14,7 @@ class DropReason(StrEnum):
     INVALID = "Invalid"
     TOO_FEW_STEPS = "TooFewSteps"
     NO_TIME = "NoTime"
-    NOT_FINITE = "NotFinite"
+    IMPOSSIBLE_NUMBERS = "ImpossibleNumbers"
     NO_TARGET_ONLY_TIME = "NoTargetOnlyTime"
     UNCOVERED_BUCKETS = "UncoveredBuckets"
     OTHER_VERSION = "OtherVersion"
@@ -47,6 +47,8 @@ class Comparison:
     upper: float
     clipped: int = 0
     """Pairs clipped to the bound (EmpiricalBernstein only)."""
+    differences: tuple[float, ...] = field(default=(), repr=False)
+    """Of log speedup, pair by pair in order of (generation, round, pod uid)."""
 
     @property
     def interval(self) -> Interval | None:
@@ -95,14 +97,20 @@ class GateReport:
     accept_length: float | None
     stable_accept_length: float | None
     blocks: int
-    """Blocks used."""
+    """Blocks used, of all arms."""
     dropped: Mapping[DropReason, int]
     dropped_tokens: int
     """Tokens of used blocks in buckets without a target-only time: left out on both sides."""
     requests: int
     requests_failed: int
     error_rate_increase: float | None
+    """Share of failed requests minus that of the other arms; None without requests on both sides."""
     ttft_ratio: float | None
+    """Median over rounds of median TTFT divided by that of target-only; None without such rounds."""
+    ttft_pairs: int
+    invalid_blocks: int
+    """Of the arm under test."""
+    other_invalid_blocks: int
     alpha: float
 
 

@@ -28,7 +28,9 @@ waits without saying why in `message`. `version_phases(...)` gives the phase of 
 `verify_record(...)` recomputes a gate's decision from its evidence.
 """
 
-from .policy import CanaryStep, FallbackPolicy, HoldbackPolicy, OnInconclusive, RolloutPolicy, Supersede
+from speculator_operator.gate.policy import FallbackPolicy
+
+from .policy import CanaryStep, HoldbackPolicy, OnInconclusive, RolloutPolicy, Supersede
 from .state import ActionEcho, ActionType, CandidateRun, FallbackState, RunState, SafeState, VersionPhase
 from .types import Action, LiveTarget, Mode, PhaseReport, Pod, RolloutEvent, RolloutInputs, RolloutOutcome
 

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field, model_validator
 
-from speculator_operator.gate.policy import GatePolicy, PinnedModel
+from speculator_operator.gate.policy import FallbackPolicy, GatePolicy, PinnedModel
 
 
 class OnInconclusive(StrEnum):
@@ -53,29 +53,6 @@ class HoldbackPolicy(PinnedModel):
     def rest_seconds(self, block_seconds: float) -> float:
         """Seconds of rest after a round of two blocks so that one of them takes the share."""
         return block_seconds * (1 / self.target_only_share - 2)
-
-
-class FallbackPolicy(PinnedModel):
-    """When the stable drafter gives way to target-only decoding, and what brings it back."""
-
-    enabled: bool = True
-    alpha: float = Field(default=0.05, gt=0, lt=0.5, description="Of each bound, over the pairs of the window.")
-    window_pairs: int = Field(default=30, ge=2, description="The latest pairs that are looked at.")
-    min_pairs: int = Field(default=10, ge=2, description="Pairs before the bounds are looked at.")
-    down_below: float = Field(default=1.0, gt=0, description="Fall back when the upper bound is below this speedup.")
-    fast_pairs: int = Field(default=5, ge=1, description="Window of the fast rule.")
-    fast_below: float = Field(default=0.8, gt=0, description="Fast rule: fall back when the window's median is below.")
-    up_above: float = Field(default=1.05, gt=0, description="Recover when the lower bound is above this speedup.")
-    probe_share: float = Field(
-        default=0.1, gt=0, le=0.5, description="Share of a replica's time that probes the stable drafter in fallback."
-    )
-    min_stay_seconds: float = Field(default=60.0, ge=0, description="Least stay on either side.")
-
-    @model_validator(mode="after")
-    def _hysteresis(self) -> "FallbackPolicy":
-        if self.up_above < self.down_below:
-            raise ValueError(f"up_above ({self.up_above}) must not be below down_below ({self.down_below})")
-        return self
 
 
 class RolloutPolicy(PinnedModel):

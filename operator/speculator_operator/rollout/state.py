@@ -93,6 +93,9 @@ class FallbackState(PinnedModel):
     reason: str = ""
     since: datetime | None = Field(default=None, description="When the present side was taken.")
     from_generation: int = Field(default=1, description="Blocks of older plan generations do not count on this side.")
+    qualified_target: str = Field(
+        default="", description="Digest of a target that the stable drafter was measured on, though trained on another."
+    )
 
 
 class RunState(PinnedModel):

@@ -1,0 +1,147 @@
+"""Verdicts as records: how they are written, taken up again after a restart, and recomputed."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from speculator_operator.gate import Decision, GateReport, decide, evaluate, evidence_sha256
+from speculator_operator.gate.policy import GatePolicy
+from speculator_operator.gate.types import Outcome
+from speculator_runtime.contracts.ledger import Verdict, VerdictRecord
+from speculator_runtime.contracts.plan import Arm, Block, VersionRef
+
+from .evidence import seen, through
+from .state import REJECTED_KEPT, FallbackState, RejectedDigest, RunState, VersionPhase
+
+Parameters = dict[str, str | int | float | bool | None]
+
+ENDED = {
+    Verdict.REJECTED: VersionPhase.REJECTED,
+    Verdict.ABORTED: VersionPhase.ABORTED,
+    Verdict.KEPT_STABLE: VersionPhase.EXPIRED,
+}
+"""Phase of a version whose latest verdict is this; a promoted one depends on what came after it."""
+
+
+def make_record(
+    state: RunState,
+    version: VersionRef,
+    verdict: Verdict,
+    decision: tuple[str, str],
+    now: datetime,
+    *,
+    decided_by: str = "gate",
+    report: GateReport | None = None,
+    blocks: Sequence[Block] = (),
+    gate: GatePolicy | None = None,
+    cap_reached: str = "",
+) -> VerdictRecord:
+    """The next record. With a report it holds all that is needed to recompute the decision from the blocks."""
+    parameters: Parameters = {"generation": state.generation}
+    if report is not None and gate is not None:
+        parameters |= {f"gate.{name}": value for name, value in gate.model_dump(mode="json").items()}
+        parameters |= {"through": through(blocks), "capReached": cap_reached}
+        if state.stable is not None:
+            parameters |= {"stable.version": state.stable.version, "stable.sha256": state.stable.sha256}
+    return VerdictRecord(
+        sequence=state.sequence + 1,
+        version=version,
+        verdict=verdict,
+        reason=decision[0],
+        message=decision[1],
+        decided_by=decided_by,
+        at=now,
+        against_target_only=report.against_target_only.interval if report else None,
+        against_stable=report.against_stable.interval if report and report.against_stable else None,
+        accept_length=report.accept_length if report else None,
+        blocks=report.blocks if report else 0,
+        evidence_sha256=evidence_sha256(blocks) if report else "",
+        alpha=report.alpha if report else None,
+        parameters=parameters,
+    )
+
+
+def apply_record(state: RunState, record: VerdictRecord) -> RunState:
+    """The state after a verdict. The same function takes up a verdict just made and one found in the ledger."""
+    generation = record.parameters.get("generation")
+    floor = max(state.generation, generation if isinstance(generation, int) else 0)
+    ours = state.candidate is not None and state.candidate.version == record.version
+    ends = record.verdict in ENDED or record.verdict is Verdict.PROMOTED
+    update: dict[str, object] = {"sequence": record.sequence, "generation": floor}
+    if ends:
+        update |= {
+            "considered": max(state.considered, record.version.version),
+            "last_run_ended": record.at,
+            "candidate": None if ours else state.candidate,
+        }
+        if record.alpha is not None and not ours:
+            update["ordinal"] = state.ordinal + 1
+    if record.verdict is Verdict.PROMOTED:
+        update |= {
+            "stable": record.version,
+            "previous_stable": state.stable if state.stable != record.version else state.previous_stable,
+            "fallback": FallbackState(since=record.at, from_generation=floor + 1),
+            "guardrail_rejections": 0,
+            "rejected": tuple(entry for entry in state.rejected if entry.sha256 != record.version.sha256),
+        }
+    elif record.verdict in {Verdict.REJECTED, Verdict.ABORTED}:
+        entry = RejectedDigest(
+            version=record.version.version,
+            sha256=record.version.sha256,
+            phase=ENDED[record.verdict],
+            reason=record.reason,
+        )
+        kept = [other for other in state.rejected if other.sha256 != entry.sha256]
+        update["rejected"] = (*kept, entry)[-REJECTED_KEPT:]
+        broke = record.parameters.get("guardrail") is True
+        update["guardrail_rejections"] = state.guardrail_rejections + 1 if broke else 0
+    elif record.verdict in {Verdict.FALLBACK, Verdict.RECOVERED}:
+        qualified = record.parameters.get("target")
+        update["fallback"] = FallbackState(
+            active=record.verdict is Verdict.FALLBACK,
+            reason=record.reason if record.verdict is Verdict.FALLBACK else "",
+            since=record.at,
+            from_generation=floor + 1,
+            qualified_target=qualified if record.verdict is Verdict.RECOVERED and isinstance(qualified, str) else "",
+        )
+    return state.model_copy(update=update)
+
+
+def verify_record(record: VerdictRecord, blocks: Sequence[Block]) -> tuple[bool, str]:
+    """Recompute a gate's decision from the version's evidence: whether it agrees, and a sentence.
+
+    blocks: all evidence of the version; what was stored after the decision is left out.
+    """
+    limits = record.parameters.get("through")
+    if record.decided_by != "gate" or not isinstance(limits, str):
+        return (
+            True,
+            f"decided by {record.decided_by} ({record.reason}), not by measurement: there is nothing to recompute",
+        )
+    used = seen(blocks, limits)
+    if evidence_sha256(used) != record.evidence_sha256:
+        return False, "the evidence is not what the decision was made from: its digest differs"
+    gate = GatePolicy.model_validate(
+        {name.removeprefix("gate."): value for name, value in record.parameters.items() if name.startswith("gate.")}
+    )
+    versions = {Arm.CANDIDATE: record.version}
+    number, digest = record.parameters.get("stable.version"), record.parameters.get("stable.sha256")
+    if isinstance(number, int) and isinstance(digest, str):
+        versions[Arm.STABLE] = VersionRef(version=number, sha256=digest)
+    report = evaluate(used, arm=Arm.CANDIDATE, versions=versions, policy=gate, alpha=record.alpha or gate.alpha)
+    again = decide(report, gate, str(record.parameters.get("capReached") or ""))
+    expected = {Verdict.PROMOTED: Outcome.PROMOTE, Verdict.REJECTED: Outcome.REJECT}.get(record.verdict)
+    agrees = again.outcome is expected if expected and not record.parameters.get("capReached") else _kept(again, record)
+    same = report.against_target_only.interval == record.against_target_only
+    if agrees and same:
+        return True, f"recomputed from {report.blocks} blocks: {again.outcome.value}, {again.message}"
+    return (
+        False,
+        f"recomputed from {report.blocks} blocks: {again.outcome.value} ({again.message}), recorded was {record.verdict.value}",
+    )
+
+
+def _kept(again: Decision, record: VerdictRecord) -> bool:
+    if again.outcome is Outcome.INCONCLUSIVE:
+        return record.verdict in {Verdict.KEPT_STABLE, Verdict.REJECTED}
+    expected = {Outcome.PROMOTE: Verdict.PROMOTED, Outcome.REJECT: Verdict.REJECTED}
+    return expected.get(again.outcome) is record.verdict
