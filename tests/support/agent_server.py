@@ -22,7 +22,8 @@ from speculator_runtime.contracts.plan import (
     VersionState,
 )
 
-TARGET_DIGEST = "7" * 64
+TARGET_DIGEST = "t" * 64
+"""As in the manifests of `support.samples`."""
 
 
 @dataclass

@@ -188,4 +188,3 @@ async def run_operator(settings: OperatorSettings) -> None:
         stack.push_async_callback(api.close)
         session = await stack.enter_async_context(aiohttp.ClientSession())
         await Process(settings, api_requester(api), session).run()
-

@@ -28,7 +28,7 @@ from speculator_operator.reconcile.observed import LedgerView, Observed, Problem
 from speculator_operator.reconcile.outcome import Outcome
 from speculator_operator.reconcile.podhealth import view_pods
 from speculator_operator.reconcile.reconcile import invalid_status, reconcile, run_state
-from speculator_operator.resources import build_objects, common_labels
+from speculator_operator.resources import CannotBuild, build_objects, common_labels
 from speculator_operator.rollout import RunState, evidence_owner
 from speculator_operator.settings import OperatorSettings
 from speculator_runtime.contracts.plan import Block
@@ -175,7 +175,13 @@ class Reconciler:
         if self.monotonic() >= memory.objects_due:
             listed = await gather_objects(self.kube, OWNED_KINDS, meta.namespace, selector(meta.name))
             live = {ObjectId(obj["kind"], obj["metadata"]["name"]): obj for obj in listed}
-        desired, tokens = build_objects(speculator, training, sync, tokens, self.settings.images)
+        try:
+            desired, tokens = build_objects(speculator, training, sync, tokens, self.settings.images)
+        except CannotBuild as error:
+            # What runs is left as it is; a missing policy is told by its own condition.
+            resolved = training is not None and sync is not None
+            memory.problems = (Problem(error.reason, error.message),) if resolved else ()
+            return tokens, live
         memory.problems = await memory.applier.ensure(desired, live)
         if live is not None:
             await memory.applier.prune(desired, live)

@@ -10,7 +10,7 @@ from typing import Any
 
 import kopf
 
-from speculator_operator.api.base import FINALIZER, GROUP, VERSION
+from speculator_operator.api.base import GROUP, VERSION
 from speculator_operator.kube.workers import Key
 
 SPECULATOR_LABEL = "speculator.dev/speculator"
@@ -20,16 +20,17 @@ OWNED = (
     ("", "v1", "services"),
     ("", "v1", "configmaps"),
 )
-SERVER_TIMEOUT = 240.0
-"""Seconds after which the API server ends a watch, so that a silently dead one does not last."""
+SERVER_TIMEOUT = 240
+"""Seconds after which the API server ends a watch, so that a silently dead one does not last. An int: the API refuses
+a float, and kopf then loses the watch for good without a word."""
 
 
 def operator_settings(settings: kopf.OperatorSettings, workers: int) -> None:
     """Finite times and bounded work."""
-    prefix = f"{GROUP}"
-    settings.persistence.finalizer = FINALIZER
-    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=prefix)
-    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=prefix, key="last-handled")
+    # Not our finalizer: kopf takes the one it calls its own away from objects that none of its handlers need it for.
+    settings.persistence.finalizer = f"{GROUP}/kopf"
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
+    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=GROUP, key="last-handled")
     settings.posting.enabled = False
     settings.watching.server_timeout = SERVER_TIMEOUT
     settings.watching.client_timeout = SERVER_TIMEOUT + 60

@@ -1,6 +1,6 @@
 """Which transitions are worth an event. Each is told once."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from speculator_operator.api.status import Condition, ConditionType
@@ -23,13 +23,21 @@ QUIET_REASONS = frozenset({"NotPaused", "AsExpected", "EnginesStarting", "Traine
 
 
 def event_notes(
-    earlier: Sequence[Condition], later: Sequence[Condition], rollout: RolloutOutcome, now: datetime
+    earlier: Sequence[Condition],
+    later: Sequence[Condition],
+    rollout: RolloutOutcome,
+    hidden: Mapping[int, str],
+    now: datetime,
 ) -> tuple[EventNote, ...]:
-    """Events of this pass: the rollout's own, then those of conditions that changed."""
+    """Events of this pass: the rollout's own, versions that cannot be shown, conditions that changed."""
     state = rollout.state
     notes = [
         EventNote(event.type, event.reason, event.message, f"{state.generation}/{state.sequence}/{event.message}")
         for event in rollout.events
+    ]
+    notes += [
+        EventNote("Warning", "VersionNotShown", f"version {number} has no SpeculatorVersion: {why}", str(number))
+        for number, why in hidden.items()
     ]
     had = {condition.type for condition in earlier}
     for condition in transitions(earlier, later):

@@ -6,7 +6,11 @@ from speculator_operator.gate.types import Outcome as GateOutcome
 from speculator_operator.reconcile.conditions import Finding, truth
 from speculator_operator.reconcile.observed import Problem
 from speculator_operator.reconcile.view import View
+from speculator_runtime.contracts.control import RefusalReason
 from speculator_runtime.contracts.ledger import Verdict
+
+REFUSALS = frozenset(reason.value for reason in RefusalReason)
+"""Why engines refuse a checkpoint; a rejection without any block is one of compatibility too."""
 
 
 def find_conditions(view: View) -> list[Finding]:
@@ -63,9 +67,10 @@ def _compatible(view: View) -> Finding:
     if unreadable:
         newest = max(unreadable)
         return Finding(kind, "False", "ManifestUnreadable", f"version {newest}: {unreadable[newest]}")
-    latest = max(view.observed.ledger.history, key=lambda record: record.sequence, default=None)
-    if latest and latest.verdict == Verdict.REJECTED and latest.blocks == 0:
-        message = f"version {latest.version.version} was rejected before its canary: {latest.message}"
+    latest = max(view.history, key=lambda record: record.sequence, default=None)
+    refused = latest is not None and (latest.reason in REFUSALS or latest.blocks == 0)
+    if latest and latest.verdict == Verdict.REJECTED and refused:
+        message = f"version {latest.version.version} does not fit: {latest.message}"
         return Finding(kind, "False", latest.reason, message)
     if view.state.stable or view.candidate:
         return Finding(kind, "True", "Loaded", "the drafter fits the target")

@@ -16,7 +16,7 @@ from speculator_operator.reconcile.outcome import Facts, Outcome
 from speculator_operator.reconcile.podhealth import view_pods
 from speculator_operator.reconcile.policies import resolve_rollout_policy
 from speculator_operator.reconcile.status import build_status, speedup_bounds
-from speculator_operator.reconcile.versions import shown_versions, version_object
+from speculator_operator.reconcile.versions import shown_versions, version_objects
 from speculator_operator.reconcile.view import View
 from speculator_operator.rollout import (
     Action,
@@ -59,14 +59,15 @@ def reconcile(observed: Observed, labels: Mapping[str, str]) -> Outcome:
     status = build_status(view, conditions, directive.generation)
     estimate, lower, pairs = speedup_bounds(status)
     shown = shown_versions(observed.ledger.versions, _in_use(view), speculator.spec.revision_history_limit)
-    phases = version_phases(view.state, [entry.manifest for entry in shown], observed.ledger.history)
+    phases = version_phases(view.state, [entry.manifest for entry in shown], view.history)
+    versions, hidden = version_objects(speculator, shown, phases, labels)
     return Outcome(
         verdicts=rollout.verdicts,
         status=status.wire(),
-        versions=tuple(version_object(speculator, e, phases[e.manifest.version], labels) for e in shown),
+        versions=versions,
         plans=_due_plans(view),
         directive=None if _trainer_has(view, directive) else directive,
-        events=event_notes(speculator.status.conditions, conditions, rollout, observed.now),
+        events=event_notes(speculator.status.conditions, conditions, rollout, hidden, observed.now),
         requeue_seconds=rollout.requeue_seconds,
         busy=_busy(view),
         facts=Facts(

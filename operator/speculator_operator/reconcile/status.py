@@ -105,7 +105,7 @@ def measured_speedup(view: View) -> Interval | None:
         return report.against_target_only.interval
     if view.state.candidate or view.state.stable is None:
         return None
-    records = [r for r in view.observed.ledger.history if r.version == view.state.stable and r.against_target_only]
+    records = [r for r in view.history if r.version == view.state.stable and r.against_target_only]
     latest = max(records, key=lambda record: record.sequence, default=None)
     return latest.against_target_only if latest else None
 

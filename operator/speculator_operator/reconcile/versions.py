@@ -19,6 +19,23 @@ def shown_versions(entries: tuple[VersionEntry, ...], in_use: set[int], limit: i
     return tuple(entry for entry in entries if entry.manifest.version in newest | in_use)
 
 
+def version_objects(
+    speculator: Speculator,
+    entries: tuple[VersionEntry, ...],
+    reports: Mapping[int, PhaseReport],
+    labels: Mapping[str, str],
+) -> tuple[tuple[dict[str, Any], ...], dict[int, str]]:
+    """The SpeculatorVersions, and by number why a version cannot be shown: anybody may have written its manifest."""
+    objects, hidden = [], {}
+    for entry in entries:
+        number = entry.manifest.version
+        try:
+            objects.append(version_object(speculator, entry, reports[number], labels))
+        except ValueError as error:
+            hidden[number] = " ".join(str(error).split())[:600]
+    return tuple(objects), hidden
+
+
 def version_object(
     speculator: Speculator, entry: VersionEntry, report: PhaseReport, labels: Mapping[str, str]
 ) -> dict[str, Any]:

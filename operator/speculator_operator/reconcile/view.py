@@ -8,6 +8,7 @@ from speculator_operator.api.speculator import Mode
 from speculator_operator.reconcile.observed import Observed, Problem
 from speculator_operator.reconcile.podhealth import PodView, view_pods
 from speculator_operator.rollout import RolloutOutcome, RolloutPolicy, RunState, SafeState
+from speculator_runtime.contracts.ledger import VerdictRecord
 from speculator_runtime.contracts.plan import AgentState, LoadStatus, VersionRef, VersionState
 
 TRANSIENT_LEDGER_REASONS = frozenset({"StoreUnreachable", "StoreUnavailable"})
@@ -56,6 +57,11 @@ class View:
     def agents(self) -> Sequence[AgentState]:
         """Of the pods that answered, in the pods' order."""
         return [self.observed.agents[pod.uid] for pod in self.engines if pod.uid in self.observed.agents]
+
+    @cached_property
+    def history(self) -> Sequence[VerdictRecord]:
+        """All verdicts, those of this pass included: they are written before anything that is said here."""
+        return (*self.observed.ledger.history, *self.rollout.verdicts)
 
     @property
     def candidate(self) -> VersionRef | None:
