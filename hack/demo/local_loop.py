@@ -203,8 +203,8 @@ def main(
         command = [
             str(Path(sys.executable).parent / "speculator-traffic"), "--url", f"http://127.0.0.1:{ENGINE}",
             "--domains", domains, "--concurrency", str(concurrency), "--duration", str(minutes * 60),
-            "--seed", str(seed), "--max-tokens", str(max_tokens), "--tokenizer", str(target), "--records", f"{folder}/requests.jsonl",
-            "--summary", f"{folder}/traffic.json",
+            "--seed", str(seed), "--max-tokens", str(max_tokens), "--tokenizer", str(target),
+            "--records", f"{folder}/requests.jsonl", "--summary", f"{folder}/traffic.json",
         ]  # fmt: skip
         with (folder / "traffic.log").open("w") as log:
             traffic = subprocess.Popen(command, stdout=log, stderr=log)
