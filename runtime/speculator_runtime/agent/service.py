@@ -63,6 +63,7 @@ class Agent:
         """Begin to follow the plan and to forward traces."""
         self._forwarder.start()
         self._task = asyncio.create_task(self._runner.run(), name="runner")
+        self._task.add_done_callback(_say_why)
 
     async def close(self) -> None:
         """Stop; the engine keeps its mode and drafter."""
@@ -132,3 +133,9 @@ class Agent:
     def trace_counters(self) -> ForwarderCounters:
         """Of the trace forwarder."""
         return self._forwarder.counters
+
+
+def _say_why(task: asyncio.Task[None]) -> None:
+    """The runner never ends by itself: /healthz fails from now on, and the log says why."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.critical("the block runner failed", exc_info=error)

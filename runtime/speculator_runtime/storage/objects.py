@@ -23,6 +23,7 @@ from speculator_runtime.contracts.settings import StoreSettings
 from .errors import (
     AlreadyExistsError,
     CorruptObjectError,
+    ObjectNotFoundError,
     StoreError,
     StoreUnavailableError,
     store_errors,
@@ -37,6 +38,7 @@ CHUNK = 1 << 20
 MULTIPART_BYTES = 16 << 20
 """Files from this size on are uploaded in parts of this size."""
 DOWNLOAD_ATTEMPTS = 5
+_CONDITIONAL_ATTEMPTS = 6
 
 
 @dataclass(frozen=True)
@@ -163,18 +165,28 @@ class ObjectStore:
         """
         checksum = base64.b64encode(hashlib.sha256(data).digest()).decode()
         condition = {"IfNoneMatch": "*"} if only_if_absent else {}
-        try:
-            with store_errors(self.settings, f"write {self._prefix}{key}"):
-                self._client.put_object(
-                    Bucket=self.settings.bucket,
-                    Key=self._prefix + key,
-                    Body=data,
-                    ChecksumSHA256=checksum,
-                    **condition,  # type: ignore[arg-type]
-                )
-        except AlreadyExistsError:
-            if self.get(key) != data:
-                raise
+        for attempt in range(_CONDITIONAL_ATTEMPTS):
+            try:
+                with store_errors(self.settings, f"write {self._prefix}{key}"):
+                    self._client.put_object(
+                        Bucket=self.settings.bucket,
+                        Key=self._prefix + key,
+                        Body=data,
+                        ChecksumSHA256=checksum,
+                        **condition,  # type: ignore[arg-type]
+                    )
+                return
+            except AlreadyExistsError:
+                try:
+                    if self.get(key) != data:
+                        raise
+                    return
+                except ObjectNotFoundError:
+                    # AWS answers 409 while another conditional write is under way, which may yet fail.
+                    self._sleep(0.1 * 2**attempt)
+        raise StoreUnavailableError(
+            f"could not write {self._prefix}{key} in {where(self.settings)}: other writes of it kept colliding"
+        )
 
     def delete(self, key: str) -> None:
         """Delete an object; one that is gone already is no error."""

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
+from botocore.exceptions import ClientError
 
 from speculator_runtime.contracts.ledger import Verdict, VerdictRecord
 from speculator_runtime.contracts.plan import VersionRef
@@ -14,6 +15,7 @@ from speculator_runtime.storage import (
     CorruptObjectError,
     Ledger,
     ObjectNotFoundError,
+    StoreUnavailableError,
 )
 from speculator_runtime.storage.objects import MULTIPART_BYTES
 from support.s3server import S3Server
@@ -321,3 +323,32 @@ def test_the_only_writer_can_use_a_store_without_conditional_writes(store, s3_se
     assert publish(ledger, tmp_path).manifest.version == 1
     assert publish(ledger, tmp_path).manifest.version == 2
     assert ledger.append_evidence(1, [make_block(0)]) == 1
+
+
+class Collides:
+    """AWS while another conditional write of the same key is under way: 409, and nothing is there yet."""
+
+    def __init__(self, client, times):
+        self._client, self.left = client, times
+
+    def __getattr__(self, name):
+        return getattr(self._client, name)
+
+    def put_object(self, **arguments):
+        if "IfNoneMatch" in arguments and self.left:
+            self.left -= 1
+            error = {"Code": "ConditionalRequestConflict", "Message": "at the same time"}
+            raise ClientError({"Error": error, "ResponseMetadata": {"HTTPStatusCode": 409}}, "PutObject")
+        return self._client.put_object(**arguments)
+
+
+def test_a_write_that_collides_is_tried_again_until_it_is_decided(store, s3_server):
+    ledger = Ledger(store, client=Collides(s3_server.client(), 3), sleep=lambda seconds: None)
+
+    ledger.store.put("once", b"mine", only_if_absent=True)
+
+    assert Ledger(store).store.get("once") == b"mine"
+    with pytest.raises(StoreUnavailableError, match="kept colliding"):
+        Ledger(store, client=Collides(s3_server.client(), 99), sleep=lambda seconds: None).store.put(
+            "never", b"mine", only_if_absent=True
+        )
