@@ -30,11 +30,16 @@ waits without saying why in `message`. `version_phases(...)` gives the phase of 
 
 from speculator_operator.gate.policy import FallbackPolicy
 
+from .evidence import evidence_owner, oldest_generation
+from .machine import TRANSITIONS, advance
+from .phases import version_phases
 from .policy import CanaryStep, HoldbackPolicy, OnInconclusive, RolloutPolicy, Supersede
+from .records import verify_record
 from .state import ActionEcho, ActionType, CandidateRun, FallbackState, RunState, SafeState, VersionPhase
 from .types import Action, LiveTarget, Mode, PhaseReport, Pod, RolloutEvent, RolloutInputs, RolloutOutcome
 
 __all__ = [
+    "TRANSITIONS",
     "Action",
     "ActionEcho",
     "ActionType",
@@ -56,4 +61,9 @@ __all__ = [
     "SafeState",
     "Supersede",
     "VersionPhase",
+    "advance",
+    "evidence_owner",
+    "oldest_generation",
+    "verify_record",
+    "version_phases",
 ]

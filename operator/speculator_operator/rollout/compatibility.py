@@ -11,7 +11,7 @@ def incompatibility(manifest: Manifest, target: LiveTarget) -> str:
     theirs = manifest.target
     if theirs.digest != target.digest:
         return (
-            f"it was trained for target {theirs.digest[:12]} ({theirs.model}), the replicas serve {target.digest[:12]}; "
+            f"it was trained for target {theirs.digest[:12]} ({theirs.model}), replicas serve {target.digest[:12]}; "
             "versions trained on the present target's traffic will follow"
         )
     wanted = target.draft_vocab_size

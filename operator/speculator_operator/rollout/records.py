@@ -3,8 +3,16 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from speculator_operator.gate import Decision, GateReport, decide, evaluate, evidence_sha256
-from speculator_operator.gate.policy import GatePolicy
+from speculator_operator.gate import (
+    GateReport,
+    Move,
+    decide,
+    evaluate,
+    evaluate_holdback,
+    evidence_sha256,
+    judge_holdback,
+)
+from speculator_operator.gate.policy import FallbackPolicy, GatePolicy
 from speculator_operator.gate.types import Outcome
 from speculator_runtime.contracts.ledger import Verdict, VerdictRecord
 from speculator_runtime.contracts.plan import Arm, Block, VersionRef
@@ -33,15 +41,18 @@ def make_record(
     report: GateReport | None = None,
     blocks: Sequence[Block] = (),
     gate: GatePolicy | None = None,
-    cap_reached: str = "",
+    fallback: FallbackPolicy | None = None,
+    extra: Parameters | None = None,
 ) -> VerdictRecord:
     """The next record. With a report it holds all that is needed to recompute the decision from the blocks."""
-    parameters: Parameters = {"generation": state.generation}
+    parameters: Parameters = {"generation": state.generation, **(extra or {})}
     if report is not None and gate is not None:
         parameters |= {f"gate.{name}": value for name, value in gate.model_dump(mode="json").items()}
-        parameters |= {"through": through(blocks), "capReached": cap_reached}
-        if state.stable is not None:
-            parameters |= {"stable.version": state.stable.version, "stable.sha256": state.stable.sha256}
+        parameters["through"] = through(blocks)
+    if fallback is not None:
+        parameters |= {f"fallback.{name}": value for name, value in fallback.model_dump(mode="json").items()}
+    if report is not None and gate is not None and state.stable is not None:
+        parameters |= {"stable.version": state.stable.version, "stable.sha256": state.stable.sha256}
     return VerdictRecord(
         sequence=state.sequence + 1,
         version=version,
@@ -107,41 +118,45 @@ def apply_record(state: RunState, record: VerdictRecord) -> RunState:
 
 
 def verify_record(record: VerdictRecord, blocks: Sequence[Block]) -> tuple[bool, str]:
-    """Recompute a gate's decision from the version's evidence: whether it agrees, and a sentence.
+    """Recompute a gate's decision from the ledger's evidence: whether it agrees, and a sentence.
 
-    blocks: all evidence of the version; what was stored after the decision is left out.
+    blocks: all evidence of the version (for Fallback and Recovered of all versions); what the decision had not seen is
+    left out.
     """
     limits = record.parameters.get("through")
     if record.decided_by != "gate" or not isinstance(limits, str):
-        return (
-            True,
-            f"decided by {record.decided_by} ({record.reason}), not by measurement: there is nothing to recompute",
-        )
+        return True, f"decided by {record.decided_by} ({record.reason}), not by pairs of blocks: nothing to recompute"
     used = seen(blocks, limits)
     if evidence_sha256(used) != record.evidence_sha256:
         return False, "the evidence is not what the decision was made from: its digest differs"
-    gate = GatePolicy.model_validate(
-        {name.removeprefix("gate."): value for name, value in record.parameters.items() if name.startswith("gate.")}
-    )
-    versions = {Arm.CANDIDATE: record.version}
-    number, digest = record.parameters.get("stable.version"), record.parameters.get("stable.sha256")
-    if isinstance(number, int) and isinstance(digest, str):
-        versions[Arm.STABLE] = VersionRef(version=number, sha256=digest)
-    report = evaluate(used, arm=Arm.CANDIDATE, versions=versions, policy=gate, alpha=record.alpha or gate.alpha)
-    again = decide(report, gate, str(record.parameters.get("capReached") or ""))
-    expected = {Verdict.PROMOTED: Outcome.PROMOTE, Verdict.REJECTED: Outcome.REJECT}.get(record.verdict)
-    agrees = again.outcome is expected if expected and not record.parameters.get("capReached") else _kept(again, record)
-    same = report.against_target_only.interval == record.against_target_only
-    if agrees and same:
-        return True, f"recomputed from {report.blocks} blocks: {again.outcome.value}, {again.message}"
-    return (
-        False,
-        f"recomputed from {report.blocks} blocks: {again.outcome.value} ({again.message}), recorded was {record.verdict.value}",
-    )
+    gate = GatePolicy.model_validate(_section(record.parameters, "gate."))
+    if record.verdict in {Verdict.FALLBACK, Verdict.RECOVERED}:
+        fallback = FallbackPolicy.model_validate(_section(record.parameters, "fallback."))
+        report = evaluate_holdback(used, record.version, gate, fallback)
+        move, _, message = judge_holdback(report, fallback, record.verdict is Verdict.RECOVERED)
+        agrees = move is (Move.DOWN if record.verdict is Verdict.FALLBACK else Move.UP)
+        said = f"{move.value}, {message}"
+    else:
+        versions = {Arm.CANDIDATE: record.version}
+        number, digest = record.parameters.get("stable.version"), record.parameters.get("stable.sha256")
+        if isinstance(number, int) and isinstance(digest, str):
+            versions[Arm.STABLE] = VersionRef(version=number, sha256=digest)
+        report = evaluate(used, arm=Arm.CANDIDATE, versions=versions, policy=gate, alpha=record.alpha or gate.alpha)
+        decision = decide(report, gate, str(record.parameters.get("capReached") or ""))
+        agrees = record.verdict in OUTCOME_ALLOWS[decision.outcome]
+        said = f"{decision.outcome.value}, {decision.message}"
+    agrees = agrees and report.against_target_only.interval == record.against_target_only
+    recorded = "" if agrees else f"; recorded was {record.verdict.value}, {record.message}"
+    return agrees, f"recomputed from {report.blocks} blocks: {said}{recorded}"
 
 
-def _kept(again: Decision, record: VerdictRecord) -> bool:
-    if again.outcome is Outcome.INCONCLUSIVE:
-        return record.verdict in {Verdict.KEPT_STABLE, Verdict.REJECTED}
-    expected = {Outcome.PROMOTE: Verdict.PROMOTED, Outcome.REJECT: Verdict.REJECTED}
-    return expected.get(again.outcome) is record.verdict
+OUTCOME_ALLOWS = {
+    Outcome.PROMOTE: {Verdict.PROMOTED},
+    Outcome.REJECT: {Verdict.REJECTED},
+    Outcome.INCONCLUSIVE: {Verdict.KEPT_STABLE, Verdict.REJECTED},
+    Outcome.CONTINUE: set[Verdict](),
+}
+
+
+def _section(parameters: Parameters, prefix: str) -> Parameters:
+    return {name.removeprefix(prefix): value for name, value in parameters.items() if name.startswith(prefix)}
