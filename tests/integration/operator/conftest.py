@@ -65,6 +65,13 @@ class World:
 
         return dict(await until(f"{kind} is {status} {reason}", holds, seconds, self._show))
 
+    async def until_version(self, number: int, phase: str, seconds: float = 10.0) -> KubeObject:
+        async def holds() -> Any:
+            found = await self.kube.get("SpeculatorVersion", self.namespace, f"chat-{number:06d}")
+            return found if found and (found.get("status") or {}).get("phase") == phase else None
+
+        return dict(await until(f"version {number} is {phase}", holds, seconds, self._show))
+
     async def _show(self) -> Any:
         log = self.operator.log.read_text()[-3000:] if self.operator.log.exists() else ""
         return {"status": ((await self.get()) or {}).get("status"), "log": log.splitlines()}

@@ -43,9 +43,9 @@ async def test_a_version_that_is_faster_is_promoted(world, ledger, tmp_path) -> 
     (record,) = ledger.read_verdicts(1)
     assert record.verdict == Verdict.PROMOTED
     assert record.blocks > 0
-    version = await world.kube.get("SpeculatorVersion", world.namespace, "chat-000001")
-    assert version["status"]["phase"] == "Promoted"
+    version = await world.until_version(1, "Promoted")
     assert version["spec"]["sha256"] == ref.sha256
+    assert version["status"]["againstTargetOnly"]["pairs"] > 0
     agent = world.kubelet.agents["chat-engine-0"]
     await until("the replica rests on the stable drafter", lambda: settled(agent.plan.resting_arm == Arm.STABLE))
     assert agent.plan.stable == ref
@@ -71,8 +71,7 @@ async def test_a_version_that_is_slower_is_rejected_and_stays_so(world, ledger, 
     status = (await world.get())["status"]
     assert status.get("stable") is None
     assert status["rejectedDigests"][0]["version"] == 1
-    version = await world.kube.get("SpeculatorVersion", world.namespace, "chat-000001")
-    assert version["status"]["phase"] == "Rejected"
+    await world.until_version(1, "Rejected")
     plans = len(world.kubelet.agents["chat-engine-0"].plans)
     await asyncio.sleep(2)
     assert len(world.kubelet.agents["chat-engine-0"].plans) == plans, "not tried again by itself"
