@@ -62,7 +62,9 @@ def cache() -> Path:
 def new_machine() -> Iterator[Machine]:
     """A machine with loopback and a firewall, nothing else; at the end every process in it is killed."""
     RUNTIME.mkdir(exist_ok=True)
-    script = f"mount -t tmpfs tmpfs {RUNTIME} && ip link set lo up && nft '{FIREWALL}' && echo ready && exec sleep infinity"
+    script = (
+        f"mount -t tmpfs tmpfs {RUNTIME} && ip link set lo up && nft '{FIREWALL}' && echo ready && exec sleep infinity"
+    )
     unshare = subprocess.Popen(
         ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", script],
         stdout=subprocess.PIPE,

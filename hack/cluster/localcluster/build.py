@@ -106,7 +106,7 @@ def _build(layout: Layout, module: Module, version: str) -> None:
     scratch.mkdir()
     try:
         package = "tool" if module.package else "."
-        # What `go.sum` holds is what is built: -mod=readonly refuses anything else. Flags of the caller do not reach the build.
+        # -mod=readonly: what go.sum holds is what is built. The caller's own flags do not reach the build.
         environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false -mod=readonly"}
         command = ["go", "build", "-o", f"{scratch}/", "-ldflags", _link_flags(module, version), package]
         done = subprocess.run(command, cwd=layout.tools / module.name, env=environment, capture_output=True, text=True)

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from . import build, images, lifecycle, requirements, status
+from . import build, existing, images, lifecycle, remains, requirements, status
 from .layout import ClusterError, Layout
 from .progress import note, step
 
@@ -26,12 +26,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="cluster", description="A real one-node Kubernetes with an S3 server on this machine.")
+    parser = argparse.ArgumentParser(
+        prog="cluster", description="A real one-node Kubernetes with an S3 server on this machine."
+    )
     default = os.environ.get("SPECULATOR_CLUSTER", "cluster")
     parser.add_argument("--name", default=default, help="folder of the cluster under the cache (default: %(default)s)")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    command = commands.add_parser("build", help="build the programs whose pins changed (10 minutes from nothing on 2 cores)")
+    command = commands.add_parser(
+        "build", help="build the programs whose pins changed (10 minutes from nothing on 2 cores)"
+    )
     command.add_argument("modules", nargs="*", help="only these modules of hack/cluster/tools")
     command.set_defaults(run=_build)
 
@@ -41,7 +45,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--purge", action="store_true", help="remove images and S3 data as well")
     command.set_defaults(run=_down)
 
-    command = commands.add_parser("images", help="build the project's images where their sources changed; prints their names")
+    command = commands.add_parser(
+        "images", help="build the project's images where their sources changed; prints their names"
+    )
     command.add_argument("images", nargs="*", choices=[[], *images.IMAGES], help="only these (default: all)")
     command.set_defaults(run=_images)
 
@@ -53,8 +59,12 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_image)
 
     commands.add_parser("status", help="what runs, where, and whether the node is Ready").set_defaults(run=_status)
-    commands.add_parser("kubeconfig", help="print the path of the administrator's kubeconfig").set_defaults(run=_kubeconfig)
-    commands.add_parser("env", help="print shell exports: KUBECONFIG, PATH, S3 endpoint and keys").set_defaults(run=_env)
+    commands.add_parser("kubeconfig", help="print the path of the administrator's kubeconfig").set_defaults(
+        run=_kubeconfig
+    )
+    commands.add_parser("env", help="print shell exports: KUBECONFIG, PATH, S3 endpoint and keys").set_defaults(
+        run=_env
+    )
     commands.add_parser("leftovers", help="list what of the cluster is on this machine").set_defaults(run=_leftovers)
     return parser
 
@@ -65,6 +75,9 @@ def _build(layout: Layout, options: argparse.Namespace) -> None:
 
 
 def _up(layout: Layout, options: argparse.Namespace) -> None:
+    if existing.wanted():
+        note("CLUSTER=existing: the current kube context is used, nothing is brought up")
+        return
     lifecycle.up(layout)
     print(f"export KUBECONFIG={layout.kubeconfig}")
 
@@ -74,7 +87,9 @@ def _down(layout: Layout, options: argparse.Namespace) -> None:
 
 
 def _images(layout: Layout, options: argparse.Namespace) -> None:
-    print(json.dumps(images.build_all(layout, options.images or images.IMAGES), indent=2))
+    names = options.images or images.IMAGES
+    built = existing.build_and_push(layout.repo, names) if existing.wanted() else images.build_all(layout, names)
+    print(json.dumps(built, indent=2))
 
 
 def _image(layout: Layout, options: argparse.Namespace) -> None:
@@ -100,6 +115,6 @@ def _env(layout: Layout, options: argparse.Namespace) -> None:
 
 
 def _leftovers(layout: Layout, options: argparse.Namespace) -> int:
-    found = lifecycle.remains.leftovers(layout)
+    found = remains.leftovers(layout)
     print("\n".join(found) or "nothing")
     return 1 if found else 0

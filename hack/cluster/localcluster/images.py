@@ -7,9 +7,11 @@ and an image that is there already is not built again. `cluster images` prints t
 import hashlib
 import json
 import os
+import re
+import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from . import lifecycle, packageindex, processes, programs, requirements
@@ -18,8 +20,7 @@ from .progress import step
 
 REPOSITORY = "localhost/speculator"
 IMAGES = ("operator", "runtime")
-# Tags of one image that stay besides those that pods use: the newest, and the one before it.
-_KEEP = 2
+_TAG = re.compile(rf"{REPOSITORY}/(?:{'|'.join(IMAGES)}):dev-[0-9a-f]{{12}}")
 
 
 def build_all(layout: Layout, names: Iterable[str] = IMAGES) -> dict[str, str]:
@@ -34,10 +35,14 @@ def build_all(layout: Layout, names: Iterable[str] = IMAGES) -> dict[str, str]:
     with lifecycle.locked(layout, "images-lock"):
         base = os.environ.get("BASE") or _base_image(layout)
         for name in names:
-            reference = f"{REPOSITORY}/{name}:dev-{source_digest(layout.repo, name, base)}"
-            if reference not in lifecycle.image_names(layout):
-                with step(f"image {reference}"):
-                    build(layout, [reference], layout.repo / "images" / name / "Dockerfile", layout.repo, {"BASE": base})
+            with tempfile.TemporaryDirectory() as folder:
+                # Built from a copy: whoever edits files meanwhile gets neither a mixture nor a tag that lies.
+                copy = Path(folder)
+                copy_sources(layout.repo, name, copy)
+                reference = f"{REPOSITORY}/{name}:dev-{source_digest(copy, base)}"
+                if reference not in lifecycle.image_names(layout):
+                    with step(f"image {reference}"):
+                        build(layout, [reference], copy / "images" / name / "Dockerfile", copy, {"BASE": base})
             lifecycle.ctr(layout, "images", "tag", "--force", reference, f"{REPOSITORY}/{name}:dev")
             references[name] = reference
         built = json.loads(layout.images.read_text()) if layout.images.is_file() else {}
@@ -50,23 +55,22 @@ def build_all(layout: Layout, names: Iterable[str] = IMAGES) -> dict[str, str]:
 def build(layout: Layout, references: list[str], dockerfile: Path, context: Path, arguments: Mapping[str, str]) -> None:
     """Build one Dockerfile. Raises ClusterError with the end of the build's output."""
     _start_buildkit(layout)
-    home = Path.home()
-    pip_files = packageindex.pip_files(os.environ, home)
-    settings = packageindex.variables(os.environ, pip_files, packageindex.uv_files(os.environ, home))
     with tempfile.TemporaryDirectory() as folder:
-        index = Path(folder, "index")
-        index.write_text(packageindex.shell(settings))
-        secrets = [f"--secret=id=index,src={index}"]
-        if bundle := packageindex.ca_bundle(os.environ, pip_files):
-            secrets.append(f"--secret=id=ca,src={bundle}")
         command = [
             *(str(layout.bin / "buildctl"), "--addr", f"unix://{layout.buildkitd}", "build", "--progress=plain"),
-            *("--frontend", "dockerfile.v0", "--local", f"context={context}", "--local", f"dockerfile={dockerfile.parent}"),
+            *(
+                "--frontend",
+                "dockerfile.v0",
+                "--local",
+                f"context={context}",
+                "--local",
+                f"dockerfile={dockerfile.parent}",
+            ),
             *("--opt", f"filename={dockerfile.name}", "--opt", "image-resolve-mode=local"),
             # Builds share the machine's network: it may reach package indexes by a proxy on a loopback address.
             *("--opt", "force-network-mode=host", "--allow", "network.host"),
             *(word for key, value in arguments.items() for word in ("--opt", f"build-arg:{key}={value}")),
-            *secrets,
+            *packageindex.secret_options(os.environ, Path.home(), Path(folder)),
             *("--output", f'type=image,"name={",".join(references)}",unpack=true,compression=zstd,compression-level=1'),
         ]
         done = subprocess.run(command, capture_output=True, text=True)
@@ -75,23 +79,23 @@ def build(layout: Layout, references: list[str], dockerfile: Path, context: Path
         raise ClusterError(f"building {references[0]} failed:\n{done.stderr[-4000:]}")
 
 
-def source_digest(repo: Path, name: str, base: str) -> str:
-    """12 hexadecimal digits that change with anything that goes into the image `name`."""
+def copy_sources(repo: Path, name: str, target: Path) -> None:
+    """Copy everything that goes into the image `name` to `target`, which is then a build context."""
+    ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for folder in ("operator", "runtime", "images/lib", f"images/{name}"):
+        shutil.copytree(repo / folder, target / folder, ignore=ignore)
+    (target / "requirements").mkdir()
+    for file in ("pyproject.toml", "requirements/build.txt", f"requirements/{name}.txt"):
+        shutil.copy2(repo / file, target / file)
+
+
+def source_digest(sources: Path, base: str) -> str:
+    """12 hexadecimal digits that change with any file's name, content or executable bit, and with the base image."""
     total = hashlib.sha256(base.encode())
-    for path in _sources(repo, name):
+    for path in sorted(path for path in sources.rglob("*") if path.is_file()):
         mode = b"x" if os.access(path, os.X_OK) else b"-"
-        total.update(f"{path.relative_to(repo)}\0".encode() + mode + hashlib.sha256(path.read_bytes()).digest())
+        total.update(f"{path.relative_to(sources)}\0".encode() + mode + hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()[:12]
-
-
-def _sources(repo: Path, name: str) -> Iterator[Path]:
-    files = ("pyproject.toml", "requirements/build.txt", f"requirements/{name}.txt", "images/lib/with-index")
-    yield from (repo / file for file in files)
-    for folder in ("operator", "runtime", f"images/{name}"):
-        for path in sorted((repo / folder).rglob("*")):
-            hidden = any(part == "__pycache__" or part.endswith(".egg-info") for part in path.parts)
-            if path.is_file() and not hidden:
-                yield path
 
 
 def _base_image(layout: Layout) -> str:
@@ -110,7 +114,9 @@ def _base_image(layout: Layout) -> str:
                 partial.rename(rootfs)
         with step(f"image {reference}"):
             path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-            lifecycle.import_image(layout, reference, rootfs.read_bytes(), {"Env": [f"PATH={path}"], "Cmd": ["python3"]})
+            lifecycle.import_image(
+                layout, reference, rootfs.read_bytes(), {"Env": [f"PATH={path}"], "Cmd": ["python3"]}
+            )
     return reference
 
 
@@ -135,24 +141,22 @@ def _start_buildkit(layout: Layout) -> None:
 
 
 def _forget_old(layout: Layout, current: set[str]) -> None:
-    """Remove tags that neither pods nor the next run will want; containerd then frees layers that nothing else holds."""
-    listing = json.loads(lifecycle.kubectl(layout, "get", "pods", "-A", "-o", "json"))
-    used = {
-        container["image"]
-        for pod in listing["items"]
-        for kind in ("containers", "initContainers")
-        for container in pod["spec"].get(kind, [])
-    }
+    """Remove tags that nothing in the cluster names; containerd then frees layers that nothing else holds.
+
+    Coming back to older sources costs seconds all the same: BuildKit has their layers as long as there is room.
+    """
+    # Also what is not running now: templates of workloads, and what Speculators tell the operator to run.
+    kinds = "pods,deployments,statefulsets,jobs,configmaps"
+    named = set(_TAG.findall(lifecycle.kubectl(layout, "get", kinds, "-A", "-o", "json")))
+    named |= set(_TAG.findall(lifecycle.kubectl(layout, "get", "speculators", "-A", "-o", "json", check=False)))
     # Reference and digest of every image; the kubelet's side adds a second reference `sha256:...` to each.
     rows = [line.split() for line in lifecycle.ctr(layout, "images", "ls").splitlines()[1:]]
     digest = {row[0]: row[2] for row in rows}
-    for name in IMAGES:
-        tags = [tag for tag in digest if tag.startswith(f"{REPOSITORY}/{name}:dev-")]
-        spare = [tag for tag in tags if tag not in used | current]
-        for tag in spare[: max(0, len(tags) - _KEEP)]:
-            lifecycle.ctr(layout, "images", "rm", tag)
-            del digest[tag]
-    named = {value for reference, value in digest.items() if not reference.startswith("sha256:")}
+    for reference in [reference for reference in digest if _TAG.fullmatch(reference)]:
+        if reference not in named | current:
+            lifecycle.ctr(layout, "images", "rm", reference)
+            del digest[reference]
+    held = {value for reference, value in digest.items() if not reference.startswith("sha256:")}
     for reference, value in digest.items():
-        if value not in named:
+        if value not in held:
             lifecycle.ctr(layout, "images", "rm", reference)

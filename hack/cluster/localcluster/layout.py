@@ -1,10 +1,12 @@
 """Where everything of the local cluster lies, and the addresses it uses.
 
-Two places. `cluster` (under the cache) outlives a reboot: `state` is the Kubernetes of one run and goes with `down`, while
-`store` (images), `s3` and the S3 credentials stay until `down --purge`. `RUNTIME` holds sockets, pid files and mounts; it
-is the same for every user and clone, because a machine has room for one such cluster only (bridge, addresses, nft tables).
+Two places. `cluster` (under the cache) outlives a reboot: `state` is the Kubernetes of one run and goes with `down`,
+while `store` (images), `s3` and the S3 credentials stay until `down --purge`. `RUNTIME` holds sockets, pid files and
+mounts; it is the same for every user and clone, because a machine has room for one such cluster only (bridge,
+addresses, nft tables).
 """
 
+import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,6 @@ NFT_TABLE = "speculator-cluster"
 S3_PORT = 7070
 S3_REGION = "us-east-1"
 RUNTIME = Path("/run/speculator-cluster")
-CGROUP = "speculator-cluster"
 # In the environment of every program we start, shims included, so that they are found even when pid files are lost.
 MARKER = "SPECULATOR_CLUSTER_DIR"
 # TCP ports our programs listen on, with the address; a foreign listener on one of them is named before anything starts.
@@ -84,6 +85,11 @@ class Layout:
     def s3_credentials(self) -> Path:
         """Endpoint, region and keys of the S3 server, JSON, mode 600."""
         return self.cluster / "s3.json"
+
+    @property
+    def cgroup(self) -> str:
+        """The cgroup that holds all containers: cgroups are not namespaced, so its name is the cluster's alone."""
+        return f"speculator-{hashlib.sha256(str(self.cluster).encode()).hexdigest()[:8]}"
 
     @property
     def images(self) -> Path:

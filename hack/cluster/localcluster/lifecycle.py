@@ -1,4 +1,4 @@
-"""Brings the cluster up, tells how it is, takes it down. Every step can be repeated, and copes with what a killed run left."""
+"""Brings the cluster up and takes it down. Every step can be repeated, and copes with what a killed run left."""
 
 import contextlib
 import fcntl
@@ -41,7 +41,7 @@ def up(layout: Layout) -> None:
             return
         with step("network and ports"):
             network.set_up()
-            remains.make_cgroups()
+            remains.make_cgroups(layout)
             _end_orphans(layout)
             _check_ports()
         with step("etcd, containerd, S3 server, API server"):
@@ -82,9 +82,16 @@ def node_is_ready(layout: Layout) -> bool:
     return kubectl(layout, "get", "node", NODE_NAME, "-o", jsonpath, check=False).strip() == "True"
 
 
-def kubectl(layout: Layout, *arguments: str, check: bool = True, text: str | None = None, config: str = "admin.conf") -> str:
+def kubectl(
+    layout: Layout, *arguments: str, check: bool = True, text: str | None = None, config: str = "admin.conf"
+) -> str:
     """Run kubectl with the cluster's own configuration. Raises ClusterError with its message when `check`."""
-    command = [str(layout.bin / "kubectl"), f"--kubeconfig={layout.state / config}", "--request-timeout=10s", *arguments]
+    command = [
+        str(layout.bin / "kubectl"),
+        f"--kubeconfig={layout.state / config}",
+        "--request-timeout=10s",
+        *arguments,
+    ]
     done = subprocess.run(command, input=text, capture_output=True, text=True)
     if check and done.returncode != 0:
         raise ClusterError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
@@ -165,7 +172,14 @@ def _prepare(layout: Layout) -> None:
     if not layout.kubeconfig.is_file():
         with step("certificates"):
             for phase in (("certs", "all"), ("kubeconfig", "all", "--kubeconfig-dir", str(layout.state))):
-                command = [str(layout.bin / "kubeadm"), "init", "phase", *phase, "--config", str(layout.state / "kubeadm.yaml")]
+                command = [
+                    str(layout.bin / "kubeadm"),
+                    "init",
+                    "phase",
+                    *phase,
+                    "--config",
+                    str(layout.state / "kubeadm.yaml"),
+                ]
                 done = subprocess.run(command, capture_output=True, text=True)
                 if done.returncode != 0:
                     raise ClusterError(f"{' '.join(command)}: {done.stderr.strip()}")
@@ -196,7 +210,7 @@ def _runs_as_it_should(layout: Layout) -> bool:
 
 
 def _end_orphans(layout: Layout) -> None:
-    """End programs of ours whose pid files were lost. Shims are kept: containerd finds them, and their containers go on."""
+    """End programs of ours whose pid files were lost. Shims stay: containerd finds them, their containers go on."""
     known = {processes.pid_of(name) for name in programs.ORDER_OF_ENDING}
 
     def is_shim(pid: int) -> bool:
@@ -204,7 +218,9 @@ def _end_orphans(layout: Layout) -> None:
             return Path(f"/proc/{pid}/exe").readlink().name.startswith("containerd-shim")
         return False
 
-    orphans = [(pid, started) for pid, started in processes.marked(layout.cluster) if pid not in known and not is_shim(pid)]
+    orphans = [
+        (pid, started) for pid, started in processes.marked(layout.cluster) if pid not in known and not is_shim(pid)
+    ]
     processes.end(orphans, patience=2.0)
 
 
@@ -222,7 +238,9 @@ def _check_ports() -> None:
                 holder = subprocess.run(
                     ["ss", "-Hltnp", f"sport = :{address[1]}"], capture_output=True, text=True
                 ).stdout.strip()
-                taken.append(f"  {address[0]}:{address[1]} for {name}: {problem.strerror}; {holder or 'holder unknown'}")
+                taken.append(
+                    f"  {address[0]}:{address[1]} for {name}: {problem.strerror}; {holder or 'holder unknown'}"
+                )
     if taken:
         raise ClusterError("these ports are taken; end the programs that hold them:\n" + "\n".join(taken))
 
@@ -257,7 +275,16 @@ def _start_node(layout: Layout) -> None:
         programs.coredns,
     ):
         processes.start(layout, make(layout))
-    needs = ["etcd", "containerd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "coredns"]
+    needs = [
+        "etcd",
+        "containerd",
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-scheduler",
+        "kubelet",
+        "kube-proxy",
+        "coredns",
+    ]
     processes.await_ready("the node", lambda: node_is_ready(layout), layout, needs)
     get_account = ("get", "serviceaccount", "default", "-o", "name")
     processes.await_ready(
@@ -267,7 +294,7 @@ def _start_node(layout: Layout) -> None:
 
 def _take_down(layout: Layout) -> None:
     processes.stop(["kubelet", "kube-controller-manager", "kube-scheduler", "kube-proxy", "coredns", "buildkitd"])
-    remains.end_containers()
+    remains.end_containers(layout)
     if processes.is_running("containerd"):
         _forget_containers(layout)
     processes.stop(["containerd", "versitygw"])
@@ -310,7 +337,8 @@ def _api_is_ready(layout: Layout) -> bool:
     url = f"https://{NODE_ADDRESS}:{PORTS['kube-apiserver'][1]}/readyz"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     try:
-        with opener.open(url, timeout=_ANSWER_SECONDS) as answer:
-            return answer.status == 200
+        # Anything but success is raised as an HTTPError.
+        opener.open(url, timeout=_ANSWER_SECONDS).close()
     except (urllib.error.URLError, OSError):
         return False
+    return True

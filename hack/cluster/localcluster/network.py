@@ -1,9 +1,10 @@
-"""The node's address, pod routing and masquerading, and their removal. Pods hang on veth pairs that the `ptp` plugin makes."""
+"""The node's address, pod routing, masquerading, and their removal. Pods hang on the `ptp` plugin's veth pairs."""
 
 import ipaddress
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from .layout import BRIDGE, NFT_TABLE, NODE_ADDRESS, POD_SUBNET, RUNTIME
 
@@ -72,7 +73,7 @@ def _own_tables() -> list[tuple[str, str]]:
 
 def _pod_links() -> list[str]:
     """Host ends of pods' veth pairs: the devices that routes into the pod subnet lead to."""
-    subnet = ipaddress.ip_network(POD_SUBNET)
+    subnet = ipaddress.IPv4Network(POD_SUBNET)
     routes = json.loads(_run("ip", "-json", "route", "show") or "[]")
     return sorted(
         {
@@ -80,7 +81,7 @@ def _pod_links() -> list[str]:
             for route in routes
             if route.get("dev", "").startswith("veth")
             and route["dst"] != "default"
-            and ipaddress.ip_network(route["dst"]).subnet_of(subnet)
+            and ipaddress.IPv4Network(route["dst"]).subnet_of(subnet)
         }
     )
 
@@ -93,7 +94,7 @@ def _open_forwarding() -> None:
             _run("nft", "-f", "-", text=rule)
 
 
-def _forward_chain() -> dict:
+def _forward_chain() -> dict[str, Any]:
     chains = [entry["chain"] for entry in _nft_json("list", "chains", "ip") if "chain" in entry]
     return next((chain for chain in chains if (chain["table"], chain["name"]) == ("filter", "FORWARD")), {})
 
@@ -106,11 +107,13 @@ def _forward_rules() -> list[int]:
 
 
 def _link_exists(name: str) -> bool:
-    return Path("/sys/class/net", name).exists()
+    # Not /sys/class/net: that shows the network namespace in which /sys was mounted, which need not be ours.
+    return any(link["ifname"] == name for link in json.loads(_run("ip", "-json", "link", "show") or "[]"))
 
 
-def _nft_json(*arguments: str) -> list[dict]:
-    return json.loads(_run("nft", "--json", *arguments))["nftables"]
+def _nft_json(*arguments: str) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = json.loads(_run("nft", "--json", *arguments))["nftables"]
+    return entries
 
 
 def _run(*command: str, text: str | None = None, check: bool = True) -> str:

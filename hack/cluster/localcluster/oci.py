@@ -31,7 +31,11 @@ def write_image(archive: Path, name: str, layer: bytes, config: Mapping[str, obj
     def blob(content: bytes, media_type: str) -> dict[str, object]:
         digest = hashlib.sha256(content).hexdigest()
         blobs[f"blobs/sha256/{digest}"] = content
-        return {"mediaType": f"application/vnd.oci.image.{media_type}", "digest": f"sha256:{digest}", "size": len(content)}
+        return {
+            "mediaType": f"application/vnd.oci.image.{media_type}",
+            "digest": f"sha256:{digest}",
+            "size": len(content),
+        }
 
     packed = blob(gzip.compress(layer, compresslevel=1, mtime=0), "layer.v1.tar+gzip")
     image = {
@@ -46,7 +50,9 @@ def write_image(archive: Path, name: str, layer: bytes, config: Mapping[str, obj
         "config": blob(json.dumps(image).encode(), "config.v1+json"),
         "layers": [packed],
     }
-    entry = blob(json.dumps(manifest).encode(), "manifest.v1+json") | {"annotations": {"io.containerd.image.name": name}}
+    entry = blob(json.dumps(manifest).encode(), "manifest.v1+json") | {
+        "annotations": {"io.containerd.image.name": name}
+    }
     files = {
         "oci-layout": json.dumps({"imageLayoutVersion": "1.0.0"}).encode(),
         "index.json": json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode(),

@@ -53,9 +53,23 @@ def variables(environment: Mapping[str, str], pip_files: Iterable[Path], uv_file
     return result
 
 
+def secret_options(environment: Mapping[str, str], home: Path, scratch: Path) -> list[str]:
+    """`--secret` options, alike for buildctl and docker; files that they name are written to `scratch`."""
+    pip = pip_files(environment, home)
+    index = scratch / "index"
+    index.touch(mode=0o600)
+    index.write_text(shell(variables(environment, pip, uv_files(environment, home))))
+    options = [f"--secret=id=index,src={index}"]
+    if bundle := ca_bundle(environment, pip):
+        options.append(f"--secret=id=ca,src={bundle}")
+    return options
+
+
 def ca_bundle(environment: Mapping[str, str], pip_files: Iterable[Path]) -> Path | None:
     """The CA bundle that this machine's clients use in place of their own, if one is set."""
-    candidates = [environment.get(name, "") for name in _CA_VARIABLES] + [_read_pip(pip_files, ("cert",)).get("cert", "")]
+    candidates = [environment.get(name, "") for name in _CA_VARIABLES] + [
+        _read_pip(pip_files, ("cert",)).get("cert", "")
+    ]
     return next((Path(path) for path in candidates if path and Path(path).is_file()), None)
 
 

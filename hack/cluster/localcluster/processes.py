@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from .layout import MARKER, RUNTIME, ClusterError, Layout
 
@@ -49,7 +50,10 @@ def start(layout: Layout, program: Program) -> None:
             cwd="/",
             start_new_session=True,
             env=os.environ
-            | {MARKER: str(layout.cluster), "PATH": f"{layout.bin}:{os.environ.get('PATH', '/usr/sbin:/usr/bin:/sbin:/bin')}"}
+            | {
+                MARKER: str(layout.cluster),
+                "PATH": f"{layout.bin}:{os.environ.get('PATH', '/usr/sbin:/usr/bin:/sbin:/bin')}",
+            }
             | dict(program.environment),
         )
     record = {"pid": child.pid, "started": _started(child.pid), "digest": digest}
@@ -57,7 +61,7 @@ def start(layout: Layout, program: Program) -> None:
 
 
 def is_running(name: str) -> bool:
-    """Whether the process that was started as `name` still runs; a pid that another process took over does not count."""
+    """Whether the process started as `name` still runs; a pid that another process took over does not count."""
     record = _read_record(name)
     return record is not None and _is_alive(record["pid"], record["started"])
 
@@ -83,7 +87,7 @@ def stop(names: Iterable[str], patience: float = 5.0) -> None:
 
 
 def end(processes: Iterable[tuple[int, int]], patience: float) -> None:
-    """End processes given as (pid, start time): SIGTERM, then SIGKILL after `patience` seconds, and wait until they are gone."""
+    """End processes given as (pid, start time): SIGTERM, after `patience` seconds SIGKILL; wait until they are gone."""
     left = [process for process in processes if _is_alive(*process)]
     for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, 10.0)):
         for pid, started in left:
@@ -97,7 +101,7 @@ def end(processes: Iterable[tuple[int, int]], patience: float) -> None:
 
 
 def marked(cluster: Path) -> list[tuple[int, int]]:
-    """(pid, start time) of every process that the cluster in this folder started, shims included, by its environment."""
+    """(pid, start time) of all processes that the cluster in this folder started, shims included."""
     mark = f"\0{MARKER}={cluster}\0".encode()
     found = []
     for folder in Path("/proc").iterdir():
@@ -116,7 +120,9 @@ def processes(pids: Iterable[int]) -> list[tuple[int, int]]:
     return [(pid, started) for pid in pids if (started := _started(pid)) is not None]
 
 
-def await_ready(what: str, check: Callable[[], bool], layout: Layout, needs: Iterable[str], seconds: float = 60.0) -> None:
+def await_ready(
+    what: str, check: Callable[[], bool], layout: Layout, needs: Iterable[str], seconds: float = 60.0
+) -> None:
     """Poll `check` until it holds.
 
     Raises ClusterError after `seconds`, or at once when a program in `needs` has ended, with the end of its log.
@@ -156,9 +162,10 @@ def _record_path(name: str) -> Path:
     return RUNTIME / f"{name}.pid"
 
 
-def _read_record(name: str) -> dict | None:
+def _read_record(name: str) -> dict[str, Any] | None:
     """The record of `name`; one that was cut short by a power loss counts as none."""
     try:
-        return json.loads(_record_path(name).read_text())
+        record: dict[str, Any] = json.loads(_record_path(name).read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return None
+    return record

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from .layout import CGROUP, NODE_ADDRESS, NODE_NAME, POD_SUBNET, PORTS, RUNTIME, S3_PORT, S3_REGION, SERVICE_SUBNET, Layout
+from .layout import NODE_ADDRESS, NODE_NAME, POD_SUBNET, PORTS, RUNTIME, S3_PORT, S3_REGION, SERVICE_SUBNET, Layout
 from .processes import Program
 
 PAUSE_IMAGE = "localhost/speculator/pause:1"
@@ -17,7 +17,9 @@ def configuration(layout: Layout, cni_plugins: Path, kubernetes: str) -> dict[Pa
         state / "kubeadm.yaml": _kubeadm(layout, kubernetes),
         state / "cni" / "10-pods.conflist": json.dumps(_CNI),
         state / "containerd.toml": _containerd(layout, cni_plugins),
-        state / "buildkitd.toml": _BUILDKITD.format(root=layout.store / "buildkit", socket=layout.containerd, cgroup=CGROUP),
+        state / "buildkitd.toml": _BUILDKITD.format(
+            root=layout.store / "buildkit", socket=layout.containerd, cgroup=layout.cgroup
+        ),
         state / "kubelet.yaml": _kubelet(layout),
         state / "kube-proxy.yaml": _KUBE_PROXY.format(kubeconfig=layout.kubeconfig),
         state / "Corefile": _COREFILE.format(kubeconfig=layout.kubeconfig),
@@ -43,7 +45,7 @@ def s3_server(layout: Layout) -> Program:
 
 
 def etcd(layout: Layout) -> Program:
-    """The API server's store. What it holds is not worth a flush to disk for each write: `up` begins anew if it is lost."""
+    """The API server's store. It outlives `kill -9`; a power loss it need not, so no write waits for the disk."""
     return Program(
         "etcd",
         (
@@ -54,6 +56,7 @@ def etcd(layout: Layout) -> Program:
             f"--listen-peer-urls={_ETCD_PEERS}",
             f"--initial-advertise-peer-urls={_ETCD_PEERS}",
             f"--initial-cluster=default={_ETCD_PEERS}",
+            "--unsafe-no-fsync",
             "--log-level=warn",
         ),
     )
@@ -217,7 +220,7 @@ _COREFILE = f"""\
 }}}}
 """
 
-# The cache may hold the layers of two large images; beyond that the oldest go.
+# Room for the layers of one runtime image (8 GB with the packed form); those of older locks go first.
 _BUILDKITD = """\
 root = "{root}"
 insecure-entitlements = ["network.host"]
@@ -232,7 +235,7 @@ insecure-entitlements = ["network.host"]
   gc = true
   [[worker.containerd.gcpolicy]]
     all = true
-    maxUsedSpace = "16GB"
+    maxUsedSpace = "12GB"
 """
 
 
@@ -283,11 +286,14 @@ address: {NODE_ADDRESS}
 healthzPort: 0
 containerRuntimeEndpoint: unix://{layout.containerd}
 cgroupDriver: cgroupfs
-cgroupRoot: /{CGROUP}
+cgroupRoot: /{layout.cgroup}
 failCgroupV1: false
 failSwapOn: false
 makeIPTablesUtilChains: false
-authentication: {{x509: {{clientCAFile: {layout.state}/pki/ca.crt}}, webhook: {{enabled: true}}, anonymous: {{enabled: false}}}}
+authentication:
+  x509: {{clientCAFile: {layout.state}/pki/ca.crt}}
+  webhook: {{enabled: true}}
+  anonymous: {{enabled: false}}
 authorization: {{mode: Webhook}}
 clusterDNS: [{NODE_ADDRESS}]
 clusterDomain: cluster.local

@@ -1,4 +1,4 @@
-"""Finds and removes what a cluster leaves on a machine when its programs are gone: containers, mounts, cgroups, network."""
+"""Finds and removes what is left when a cluster's programs are gone: containers, mounts, cgroups, network."""
 
 import os
 import shutil
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from . import network, processes
-from .layout import CGROUP, RUNTIME, Layout
+from .layout import RUNTIME, Layout
 
 _CGROUPS = Path("/sys/fs/cgroup")
 # How long containers get between SIGTERM and SIGKILL when the whole cluster goes down, seconds.
@@ -16,20 +16,20 @@ _PATIENCE = 3.0
 
 def leftovers(layout: Layout) -> list[str]:
     """What of the cluster is still on this machine, files apart, one line each. Empty after `down`."""
-    running = processes.marked(layout.cluster) + processes.processes(_pids_in_cgroups())
+    running = processes.marked(layout.cluster) + processes.processes(_pids_in_cgroups(layout))
     found = [f"process {pid} ({_command(pid)})" for pid, _ in running]
     found += [f"mount {path}" for path in _mounts(layout)]
-    found += [f"cgroup {path}" for path in _cgroup_roots()]
+    found += [f"cgroup {path}" for path in _cgroup_roots(layout)]
     return found + network.leftovers()
 
 
-def make_cgroups() -> None:
+def make_cgroups(layout: Layout) -> None:
     """The cgroup under which the kubelet and BuildKit put containers, so that `down` finds each of them."""
     if (_CGROUPS / "cgroup.controllers").exists():
-        (_CGROUPS / CGROUP).mkdir(exist_ok=True)
+        (_CGROUPS / layout.cgroup).mkdir(exist_ok=True)
         return
     for hierarchy in _hierarchies():
-        folder = hierarchy / CGROUP
+        folder = hierarchy / layout.cgroup
         folder.mkdir(exist_ok=True)
         for name in ("cpuset.cpus", "cpuset.mems"):
             # A new cpuset is empty, and nothing can run in it.
@@ -37,20 +37,20 @@ def make_cgroups() -> None:
                 (folder / name).write_text((hierarchy / name).read_text())
 
 
-def end_containers() -> None:
+def end_containers(layout: Layout) -> None:
     """End every process in the cluster's cgroups."""
-    processes.end(processes.processes(_pids_in_cgroups()), _PATIENCE)
+    processes.end(processes.processes(_pids_in_cgroups(layout)), _PATIENCE)
 
 
 def remove(layout: Layout) -> None:
     """Remove all leftovers. The cluster's own programs must have been stopped. Idempotent."""
     processes.end(processes.marked(layout.cluster), 1.0)
-    end_containers()
+    end_containers(layout)
     if mounts := _mounts(layout):
         # Lazily, deepest first: a mount that something foreign still looks at goes when that ends.
         subprocess.run(["umount", "--lazy", *mounts], check=True, capture_output=True)
     network.tear_down()
-    for root in _cgroup_roots():
+    for root in _cgroup_roots(layout):
         for folder, _, _ in os.walk(root, topdown=False):
             Path(folder).rmdir()
     shutil.rmtree(RUNTIME, ignore_errors=True)
@@ -69,13 +69,16 @@ def _hierarchies() -> Iterator[Path]:
     return (path for path in sorted(_CGROUPS.iterdir()) if path.is_dir() and not (path / "cgroup.controllers").exists())
 
 
-def _cgroup_roots() -> list[Path]:
-    candidates = [_CGROUPS / CGROUP, *(path / CGROUP for path in sorted(_CGROUPS.iterdir()) if not path.is_symlink())]
+def _cgroup_roots(layout: Layout) -> list[Path]:
+    candidates = [
+        _CGROUPS / layout.cgroup,
+        *(path / layout.cgroup for path in sorted(_CGROUPS.iterdir()) if not path.is_symlink()),
+    ]
     return [path for path in candidates if path.is_dir()]
 
 
-def _pids_in_cgroups() -> set[int]:
-    files = [file for root in _cgroup_roots() for file in root.rglob("cgroup.procs")]
+def _pids_in_cgroups(layout: Layout) -> set[int]:
+    files = [file for root in _cgroup_roots(layout) for file in root.rglob("cgroup.procs")]
     return {int(line) for file in files if file.exists() for line in file.read_text().split()}
 
 

@@ -1,4 +1,4 @@
-"""What the machine must have before anything starts: installed where that is possible, else asked for in one message."""
+"""What the machine must have before anything starts: installed where possible, else asked for in one message."""
 
 import os
 import re

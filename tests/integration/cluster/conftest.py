@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+
 from support.machine import Machine, cache, new_machine
 
 

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from support.machine import COMMAND, RUNTIME, Machine
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -182,7 +183,9 @@ def test_s3_keys_data_and_images_outlive_down_but_not_purge(running: Machine) ->
 
 def test_a_taken_port_is_named_with_its_holder_and_nothing_is_started(machine: Machine, clean: dict[str, str]) -> None:
     machine.cluster("down")
-    listen = "import os, socket, time; s = socket.create_server(('', 10250)); print(os.getpid(), flush=True); time.sleep(60)"
+    listen = (
+        "import os, socket, time; s = socket.create_server(('', 10250)); print(os.getpid(), flush=True); time.sleep(60)"
+    )
     listener = machine.start("python3", "-c", listen)
     assert listener.stdout is not None
     pid = listener.stdout.readline().strip()
@@ -196,4 +199,3 @@ def test_a_taken_port_is_named_with_its_holder_and_nothing_is_started(machine: M
         listener.wait()
     machine.cluster("down")
     assert traces(machine) == clean
-
