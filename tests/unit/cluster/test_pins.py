@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from localcluster import build, existing, images
 from localcluster.layout import ClusterError, Layout
 
