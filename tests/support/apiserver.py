@@ -45,7 +45,7 @@ def require_binaries(*names: str) -> dict[str, str]:
     found = {name: find_binary(name) for name in names}
     missing = [name for name, path in found.items() if path is None]
     if missing:
-        text = f"{', '.join(missing)} not found: run `make cluster-binaries`, or set KUBEBUILDER_ASSETS to their folder"
+        text = f"{', '.join(missing)} not found: run `make cluster-up` once, or set KUBEBUILDER_ASSETS to their folder"
         if os.environ.get("CI"):
             pytest.fail(text)
         pytest.skip(text)
