@@ -129,7 +129,7 @@ class LedgerSession:
         return stored
 
     async def record(self, verdict: VerdictRecord) -> Problem | None:
-        """Write a verdict. If its number is taken, what is there holds and the next pass adopts it."""
+        """Write a verdict. If its number is taken by another, that one holds and the next pass adopts it."""
         self._fence()
         version = verdict.version.version
         async with self._lock:
@@ -139,7 +139,10 @@ class LedgerSession:
                 self._verdicts[version] = await self._call(lambda ledger: ledger.read_verdicts(version))
             except StoreError as error:
                 return self._failed(error)
-        return None
+        if verdict in self._verdicts[version]:
+            return None
+        text = f"verdict {verdict.sequence} on version {version} was given by another replica; its verdict holds"
+        return Problem("VerdictTaken", text)
 
     async def _refresh(self, evidence_of: set[int]) -> None:
         try:

@@ -16,22 +16,9 @@ from speculator_operator.kube.ledger import S3Credentials
 from speculator_operator.reconcile.observed import PolicyView, Problem
 from speculator_operator.reconcile.podhealth import PodView
 from speculator_runtime.contracts.plan import AgentState, Block
-from speculator_runtime.contracts.settings import StoreSettings
 from speculator_runtime.contracts.trainer import TrainerStatus
 
 Policy = TypeVar("Policy", TrainingPolicy, SyncPolicy)
-
-
-def store_settings(speculator: Speculator) -> StoreSettings:
-    """Where the ledger of a Speculator is."""
-    s3, meta = speculator.spec.storage.s3, speculator.metadata
-    return StoreSettings(
-        bucket=s3.bucket,
-        prefix=s3.prefix or f"{meta.namespace}/{meta.name}",
-        endpoint=s3.endpoint,
-        region=s3.region,
-        path_style=s3.path_style,
-    )
 
 
 async def read_training_policy(kube: Kube, speculator: Speculator) -> PolicyView[TrainingPolicySpec]:

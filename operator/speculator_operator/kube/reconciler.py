@@ -29,6 +29,7 @@ from speculator_operator.reconcile.outcome import Outcome
 from speculator_operator.reconcile.podhealth import view_pods
 from speculator_operator.reconcile.reconcile import invalid_status, reconcile, run_state
 from speculator_operator.resources import CannotBuild, build_objects, common_labels
+from speculator_operator.resources.configmap import store_settings
 from speculator_operator.rollout import RunState, evidence_owner
 from speculator_operator.settings import OperatorSettings
 from speculator_runtime.contracts.plan import Block
@@ -193,7 +194,7 @@ class Reconciler:
     ) -> LedgerView:
         if credentials.problem is not None:
             return LedgerView(problem=credentials.problem)
-        store = observe.store_settings(speculator)
+        store = store_settings(speculator)
         session = memory.ledger
         if session is None or (session.settings, session.credentials) != (store, credentials.credentials):
             session = memory.ledger = LedgerSession(

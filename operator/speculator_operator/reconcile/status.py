@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from speculator_operator.api.base import decimal_string, number
+from speculator_operator.api.base import ApiModel, decimal_string, number
+from speculator_operator.api.resolve import policy_sha256
 from speculator_operator.api.speculator import Mode
 from speculator_operator.api.status import (
     REJECTED_LIMIT,
@@ -139,8 +140,8 @@ def _run(view: View, run: CandidateRun) -> Run:
         training, sync = view.observed.training_policy, view.observed.sync_policy
         began = (
             _ref(view.state.stable),
-            PinnedPolicy(name=training.name, generation=training.generation),
-            PinnedPolicy(name=sync.name, generation=sync.generation),
+            _pinned(training.name, training.generation, training.spec),
+            _pinned(sync.name, sync.generation, sync.spec),
         )
     alpha = alpha_of_candidate(policy.gate, run.ordinal) if policy else 0.0
     return Run(
@@ -156,6 +157,10 @@ def _run(view: View, run: CandidateRun) -> Run:
         training_policy=began[1],
         sync_policy=began[2],
     )
+
+
+def _pinned(name: str, generation: int, spec: ApiModel | None) -> PinnedPolicy:
+    return PinnedPolicy(name=name, generation=generation, sha256=policy_sha256(spec) if spec else "")
 
 
 def _last_action(view: View) -> LastAction | None:

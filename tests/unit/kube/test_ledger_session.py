@@ -101,7 +101,10 @@ async def test_two_writers_of_one_verdict_number_end_with_the_first_ones(store, 
     one, two = session(store), session(store)
     await two.look([])
     assert await one.record(verdict(ref)) is None
-    assert await two.record(verdict(ref, kind=Verdict.REJECTED)) is None
+    taken = await two.record(verdict(ref, kind=Verdict.REJECTED))
+    assert taken is not None
+    assert taken.reason == "VerdictTaken"
+    assert (await two.look([])).problem is None, "the ledger is well; the other verdict is adopted in the next pass"
     assert [record.verdict for record in (await two.look([])).history] == [Verdict.PROMOTED]
 
 

@@ -84,8 +84,16 @@ def test_a_missing_policy_is_its_problem() -> None:
     assert resolve_rollout_policy(PolicyView(None, "fast", 0, missing), "ns") is missing
 
 
-def test_a_combination_that_the_gate_cannot_work_with_says_which() -> None:
-    problem = resolve_rollout_policy(PolicyView(spec(burnInPairs=20, maxPairs=20), "odd", 1), "ns")
+def test_values_that_the_gate_does_not_take_are_a_problem_that_names_the_policy() -> None:
+    policy = spec()
+    odd = policy.model_copy(update={"canary": policy.canary.model_copy(update={"max_pairs": 5})})
+    problem = resolve_rollout_policy(PolicyView(odd, "odd", 1), "ns")
     assert isinstance(problem, Problem)
     assert problem.reason == "SyncPolicyInvalid"
-    assert "max_pairs (20)" in problem.message
+    assert "'odd'" in problem.message
+
+
+def test_a_policy_that_cannot_be_read_and_does_not_say_why_is_still_no_policy() -> None:
+    problem = resolve_rollout_policy(PolicyView(None, "odd"), "ns")
+    assert isinstance(problem, Problem)
+    assert "'odd'" in problem.message
