@@ -71,5 +71,8 @@ def _convert(gguf: Path, into: Path) -> None:
 
     model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
     model.save_pretrained(into, safe_serialization=True)
-    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(into)
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    # The GGUF file names <|im_start|> as the end of a sequence; the model's configuration knows better.
+    tokenizer.eos_token = tokenizer.convert_ids_to_tokens(model.config.eos_token_id)
+    tokenizer.save_pretrained(into)
     (into / "LICENCE-OF-THE-WEIGHTS.txt").write_text(LICENCE)
