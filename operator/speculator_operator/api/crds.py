@@ -1,7 +1,7 @@
 """Writes the CustomResourceDefinitions: `python -m speculator_operator.api.crds [--check] [--root DIR]`.
 
-They go to `crds/` and, word for word the same, to `charts/speculator-operator/files/crds/` (Helm reads files of its own
-folder only). With `--check` nothing is written; the exit status is 1 when a file differs from the models.
+They go to `crds/` and, word for word the same, to the Helm chart and the kustomize base (both read files of their own
+folders only). With `--check` nothing is written; the exit status is 1 when a file differs from the models.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from .sync_policy import SyncPolicy
 from .training_policy import TrainingPolicy
 from .version import SpeculatorVersion
 
-FOLDERS = ("crds", "charts/speculator-operator/files/crds")
+FOLDERS = ("crds", "charts/speculator-operator/files/crds", "manifests/base/crds")
 HEADER = "# Generated from operator/speculator_operator/api by `make crds`. Do not edit.\n"
 
 

@@ -12,6 +12,8 @@ from support.golden import CASES, load
 @pytest.fixture(scope="module")
 def namespace(apiserver: ApiServer) -> str:
     apiserver.kubectl("create", "namespace", "models")
+    # Pods that break Pod Security's strictest level would be named in a warning.
+    apiserver.kubectl("label", "namespace", "models", "pod-security.kubernetes.io/warn=restricted")
     return "models"
 
 
@@ -22,7 +24,8 @@ def test_the_server_takes_inputs_and_outputs_and_a_second_time_changes_nothing(
     golden = load(name)
     apiserver.apply(*golden.inputs)
     objects = golden.build()
-    apiserver.apply(*objects)
+    warnings = apiserver.apply(*objects).stderr
+    assert ("PodSecurity" in warnings) == golden.speculator.spec.serving.pod_template.host_ipc, warnings
     # The server writes a new claim once more when it is applied again, with the same content; from then on it is still.
     apiserver.apply(*objects)
     first = versions(apiserver, objects)
