@@ -11,11 +11,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from speculator_runtime.contracts.plan import Arm, Block, VersionRef
 from speculator_runtime.contracts.settings import canonical_json
 
 from .policy import GatePolicy
 from .types import DropReason
+
+FIT_SWEEPS = 50
+FIT_TOLERANCE = 1e-9
+"""Of the fit of target-only times: relative change at which it has settled."""
 
 RoundKey = tuple[int, int, str]
 """(generation, round, pod uid): what is compared with each other, in the order pairs are counted."""
@@ -106,25 +113,57 @@ def round_key(block: Block) -> RoundKey:
 def target_only_times(blocks: Iterable[Block], min_steps: int) -> TargetOnlyTimes:
     """Seconds per token at each bucket, from target-only blocks; buckets with fewer steps are left out.
 
-    With buckets that hold exactly b sequences this is T0(b) / b, T0 being the seconds of a target-only step.
+    At steady load this is the sum of seconds divided by the sum of tokens, and with buckets that hold exactly b
+    sequences T0(b) / b, T0 being the seconds of a target-only step.
     """
-    sums: dict[str, dict[int, list[float]]] = {}
+    by_pod: dict[str, list[Block]] = {}
     for block in blocks:
         if block.arm is Arm.TARGET_ONLY:
-            pod = sums.setdefault(block.pod_uid, {})
-            for bucket, counters in block.buckets.items():
-                entry = pod.setdefault(bucket, [0.0, 0.0, 0.0])
-                entry[0] += counters.seconds
-                entry[1] += counters.tokens
-                entry[2] += counters.steps
-    return {
-        pod: {
-            bucket: seconds / tokens
-            for bucket, (seconds, tokens, steps) in sorted(buckets.items())
-            if steps >= min_steps and tokens > 0 and seconds > 0
-        }
-        for pod, buckets in sums.items()
-    }
+            by_pod.setdefault(block.pod_uid, []).append(block)
+    return {pod: _times_of_pod(found, min_steps) for pod, found in by_pod.items()}
+
+
+def _times_of_pod(blocks: Sequence[Block], min_steps: int) -> dict[int, float]:
+    steps: Counter[int] = Counter()
+    tokens_seen: Counter[int] = Counter()
+    for block in blocks:
+        for bucket, counters in block.buckets.items():
+            if counters.seconds > 0:
+                steps[bucket] += counters.steps
+                tokens_seen[bucket] += counters.tokens
+    buckets = [bucket for bucket in sorted(steps) if steps[bucket] >= min_steps and tokens_seen[bucket] > 0]
+    if not buckets:
+        return {}
+    seconds = np.zeros((len(blocks), len(buckets)))
+    tokens = np.zeros_like(seconds)
+    for row, block in enumerate(blocks):
+        for column, bucket in enumerate(buckets):
+            if bucket in block.buckets:
+                seconds[row, column] = block.buckets[bucket].seconds
+                tokens[row, column] = block.buckets[bucket].tokens
+    return dict(zip(buckets, fit_times(seconds, tokens).tolist(), strict=True))
+
+
+def fit_times(seconds: NDArray[np.float64], tokens: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Seconds per token [buckets] from target-only blocks [blocks, buckets], each block's load factored out.
+
+    Plain sums would take a machine that is slow whenever batches are large for one on which large batches are slow,
+    and a drafter that merely shifts the batch mix would look faster (in the simulation: up to 45% false promotions
+    instead of 5%). So seconds are modelled as tokens x time of the bucket x load of the block and fitted by alternating
+    the two (the Poisson maximum-likelihood fit of a two-way multiplicative table). Scaled so that over all these
+    blocks target-only takes the seconds it took.
+    """
+    used = tokens.sum(axis=1) > 0
+    seconds, tokens = seconds[used], tokens[used]
+    times: NDArray[np.float64] = seconds.sum(axis=0) / tokens.sum(axis=0)
+    for _ in range(FIT_SWEEPS):
+        load = seconds.sum(axis=1) / (tokens @ times)
+        fitted = seconds.sum(axis=0) / (load @ tokens)
+        settled = bool(np.all(np.abs(fitted - times) <= FIT_TOLERANCE * times))
+        times = fitted
+        if settled:
+            break
+    return np.asarray(times * (seconds.sum() / float((tokens @ times).sum())))
 
 
 def score(block: Block, times: TargetOnlyTimes, min_coverage: float) -> Scored | DropReason:
