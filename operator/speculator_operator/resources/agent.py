@@ -28,6 +28,6 @@ def agent_sidecar(speculator: Speculator, images: ImageDefaults) -> KubeObject:
         ports=[{"name": "agent", "containerPort": AGENT_PORT, "protocol": "TCP"}],
         resources=resources(spec.serving.agent.resources, DEFAULT_RESOURCES),
         livenessProbe=http_probe(
-            "/healthz", "agent", initialDelaySeconds=15, periodSeconds=10, timeoutSeconds=10, failureThreshold=6
+            "/healthz", "agent", initialDelaySeconds=30, periodSeconds=10, timeoutSeconds=10, failureThreshold=6
         ),
     )
