@@ -55,6 +55,8 @@ class _Memory:
     written: tuple[dict[str, Any], dict[str, Any]] | None = None
     """The status last sent, and as the server gave it back."""
     versions_digest: str = ""
+    told: set[tuple[str, str]] = field(default_factory=set)
+    """Events posted; posting one again would be refused as a duplicate, and cost a request."""
 
 
 @dataclass
@@ -156,7 +158,9 @@ class Reconciler:
         await self._tell(memory, outcome, observed, engines, trainer, tokens)
         await self._versions(memory, speculator, outcome, ledger, live)
         for note in outcome.events:
-            await post_event(self.kube, raw, note, observed.now)
+            if (note.reason, note.key) not in memory.told:
+                await post_event(self.kube, raw, note, observed.now)
+                memory.told.add((note.reason, note.key))
         self._show(key, outcome)
         return Again(self._pause(outcome))
 

@@ -40,6 +40,8 @@ def operator_settings(settings: kopf.OperatorSettings, workers: int) -> None:
     settings.networking.error_backoffs = (1, 1, 2, 3, 5)
     settings.queueing.worker_limit = workers
     settings.queueing.error_delays = (1, 2, 5, 10)
+    settings.queueing.idle_timeout = 1.0
+    settings.queueing.exit_timeout = 1.0
     settings.peering.standalone = True
     for group, version, plural in (*OWNED, ("", "v1", "pods")):
         settings.watching.label_selectors[group, version, plural] = SPECULATOR_LABEL

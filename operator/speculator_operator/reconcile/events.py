@@ -27,9 +27,12 @@ def event_notes(
     later: Sequence[Condition],
     rollout: RolloutOutcome,
     hidden: Mapping[int, str],
+    ignored: Mapping[str, Sequence[str]],
     now: datetime,
 ) -> tuple[EventNote, ...]:
-    """Events of this pass: the rollout's own, versions that cannot be shown, conditions that changed."""
+    """Events of this pass: the rollout's own, versions that cannot be shown, settings that are not acted on (by the
+    object and generation that they are in), conditions that changed.
+    """
     state = rollout.state
     notes = [
         EventNote(event.type, event.reason, event.message, f"{state.generation}/{state.sequence}/{event.message}")
@@ -38,6 +41,16 @@ def event_notes(
     notes += [
         EventNote("Warning", "VersionNotShown", f"version {number} has no SpeculatorVersion: {why}", str(number))
         for number, why in hidden.items()
+    ]
+    notes += [
+        EventNote(
+            "Warning",
+            "SettingsIgnored",
+            f"{where}: this release does not act on {', '.join(paths)}; remove them",
+            where,
+        )
+        for where, paths in ignored.items()
+        if paths
     ]
     had = {condition.type for condition in earlier}
     for condition in transitions(earlier, later):

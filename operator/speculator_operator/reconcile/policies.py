@@ -2,9 +2,9 @@
 
 from pydantic import ValidationError
 
-from speculator_operator.api.base import number, seconds
+from speculator_operator.api.base import number, seconds, unused_settings
 from speculator_operator.api.sync_policy import CanaryStep as CanaryStepSpec
-from speculator_operator.api.sync_policy import SyncPolicySpec
+from speculator_operator.api.sync_policy import Holdback, SyncPolicySpec
 from speculator_operator.gate.policy import AlphaSpending, FallbackPolicy, GatePolicy
 from speculator_operator.reconcile.observed import PolicyView, Problem
 from speculator_operator.rollout import CanaryStep, HoldbackPolicy, OnInconclusive, RolloutPolicy, Supersede
@@ -39,6 +39,20 @@ def rollout_policy(spec: SyncPolicySpec, source: str) -> RolloutPolicy:
         holdback=_holdback(spec),
         fallback=_fallback(spec, block),
     )
+
+
+def ignored_settings(spec: SyncPolicySpec) -> list[str]:
+    """Paths of settings that somebody set and that the rollout does not act on, beside those marked as later ones."""
+    ignored = list(unused_settings(spec))
+    if spec.canary.guardrails.min_accept_length is not None:
+        ignored.append("spec.canary.guardrails.minAcceptLength")
+    default = Holdback()
+    ignored += [
+        f"spec.holdback.{name} (blocks are as long as the canary's)"
+        for name in ("block", "washout")
+        if getattr(spec.holdback, name) not in (getattr(default, name), getattr(spec.canary, name))
+    ]
+    return ignored
 
 
 def _gate(spec: SyncPolicySpec) -> GatePolicy:

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from speculator_operator.api.base import unused_settings
 from speculator_operator.api.status import Condition, ConditionType, Phase, SpeculatorStatus
 from speculator_operator.reconcile.conditions import Finding, merge_conditions
 from speculator_operator.reconcile.events import event_notes
@@ -14,7 +15,7 @@ from speculator_operator.reconcile.findings import find_conditions
 from speculator_operator.reconcile.observed import Observed, Problem
 from speculator_operator.reconcile.outcome import Facts, Outcome
 from speculator_operator.reconcile.podhealth import view_pods
-from speculator_operator.reconcile.policies import resolve_rollout_policy
+from speculator_operator.reconcile.policies import ignored_settings, resolve_rollout_policy
 from speculator_operator.reconcile.status import build_status, speedup_bounds
 from speculator_operator.reconcile.versions import shown_versions, version_objects
 from speculator_operator.reconcile.view import View
@@ -67,7 +68,7 @@ def reconcile(observed: Observed, labels: Mapping[str, str]) -> Outcome:
         versions=versions,
         plans=_due_plans(view),
         directive=None if _trainer_has(view, directive) else directive,
-        events=event_notes(speculator.status.conditions, conditions, rollout, hidden, observed.now),
+        events=event_notes(speculator.status.conditions, conditions, rollout, hidden, _ignored(observed), observed.now),
         requeue_seconds=rollout.requeue_seconds,
         busy=_busy(view),
         facts=Facts(
@@ -140,6 +141,17 @@ def invalid_status(
         "conditions": conditions,
     }
     return earlier.model_copy(update=update).wire()
+
+
+def _ignored(observed: Observed) -> dict[str, list[str]]:
+    """Settings that somebody set and nothing acts on: told, never passed over in silence."""
+    meta, training, sync = observed.speculator.metadata, observed.training_policy, observed.sync_policy
+    found = {f"Speculator {meta.name} generation {meta.generation}": list(unused_settings(observed.speculator.spec))}
+    if training.spec:
+        found[f"TrainingPolicy {training.name} generation {training.generation}"] = list(unused_settings(training.spec))
+    if sync.spec:
+        found[f"SyncPolicy {sync.name} generation {sync.generation}"] = ignored_settings(sync.spec)
+    return found
 
 
 def _in_use(view: View) -> set[int]:

@@ -588,6 +588,22 @@ class TestEvents:
         two = decide(replace(observed, now=NOW + timedelta(hours=1))).events
         assert {note.key for note in one}.isdisjoint(note.key for note in two)
 
+    def test_settings_that_nothing_acts_on_are_told_with_their_paths(self) -> None:
+        policy = QUICK | {
+            "holdback": {"block": "7s"},
+            "canary": QUICK["canary"] | {"guardrails": {"minAcceptLength": "1.5"}},
+        }
+        observed = make_observed(
+            make_speculator(generation=4, adaptive={"enabled": True}),
+            sync_policy=PolicyView(SyncPolicySpec.model_validate(policy), "quick", 3),
+            training_policy=PolicyView(None, "gone", 0, Problem("TrainingPolicyMissing", "create it")),
+        )
+        notes = {note.key: note.message for note in decide(observed).events if note.reason == "SettingsIgnored"}
+        assert "spec.adaptive.enabled" in notes["Speculator chat generation 4"]
+        assert "minAcceptLength" in notes["SyncPolicy quick generation 3"]
+        assert "spec.holdback.block" in notes["SyncPolicy quick generation 3"]
+        assert decide(make_observed(sync_policy=PolicyView(None, "x", 0, Problem("Missing", "m")))).events != ()
+
 
 class TestInvalidSpec:
     def test_it_is_told_and_what_was_known_stays(self) -> None:
