@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from speculator_operator.api import base, crds, pods, speculator, sync_policy, training_policy, version
+from speculator_operator.api import base, crds, pods, speculator, storage, sync_policy, training_policy, version
 from speculator_operator.api.base import ApiModel, InvalidResource, Resource, Rule, unused_settings
 from speculator_operator.api.speculator import NAME_LIMIT, Speculator, SpeculatorSpec, name_problem
 from speculator_operator.api.status import Speedup
@@ -45,7 +45,7 @@ def test_the_loop_checks_again_what_the_api_server_refuses(case: Refused) -> Non
 
 
 def _rules() -> Iterator[Rule]:
-    for module in (base, pods, speculator, sync_policy, training_policy, version):
+    for module in (base, pods, speculator, storage, sync_policy, training_policy, version):
         for found in vars(module).values():
             if isinstance(found, type) and issubclass(found, ApiModel) and found.__module__ == module.__name__:
                 yield from found.rules
