@@ -123,7 +123,8 @@ class Eagle3Drafter(nn.Module):
         return self._rotated(self.midlayer.self_attn.k_proj(both), positions), value
 
     def _heads(self, projected: Tensor) -> Tensor:
-        return projected.view(*projected.shape[:2], -1, self.config.head_dim).transpose(1, 2)
+        size = self.config.head_dim
+        return projected.view(*projected.shape[:2], projected.shape[-1] // size, size).transpose(1, 2)
 
     def _rotated(self, projected: Tensor, positions: Tensor) -> Tensor:
         heads = self._heads(projected)
@@ -176,10 +177,12 @@ class Eagle3Drafter(nn.Module):
 
     @torch.no_grad()
     def reset(self, seed: int, head: Tensor | None = None, norm: Tensor | None = None) -> None:
-        """Random weights from a seed: normal with deviation 0.02 (o_proj and down_proj smaller), norms at one.
+        """Weights to start from: random from a seed, normal with deviation 0.02 (o_proj, down_proj: half), norms at 1.
 
-        head: rows to start the used slots from, [U, H] (the target's head rows of their tokens); norm: the target's
-        final norm, [H]. With both, a drafter that reproduced the target's last hidden state would be perfect.
+        fc also passes the highest captured layer on, so that at first the residual is the target's own.
+        head: rows to start the used slots from, [U, H] (the target's head rows of their tokens). Then the first output
+        is a reading of that layer by the target's head: measured, worth about 40 training steps (docs/training.md).
+        norm: weight of the final norm, [H]; the target's own starts worse than ones.
         """
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in sorted(self.named_parameters()):
@@ -188,6 +191,8 @@ class Eagle3Drafter(nn.Module):
                 continue
             deviation = 0.02 * (0.5 if name.endswith(("o_proj.weight", "down_proj.weight")) else 1.0)
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * deviation)
+        size = self.config.hidden_size
+        self.fc.weight[:, 2 * size :] += torch.eye(size, dtype=self.fc.weight.dtype, device=self.fc.weight.device)
         if norm is not None:
             self.norm.weight.copy_(norm)
         if head is not None:

@@ -55,8 +55,8 @@ class Learner:
         start: Checkpoint | None = None,
         device: torch.device | None = None,
     ) -> None:
-        """start: a drafter to fine-tune, whose vocabulary map is kept; None: random weights from `seed`, the head and
-        the final norm from the target's.
+        """start: a drafter to fine-tune, whose vocabulary map is kept; None: random weights from `seed`, the head's rows
+        from the target's.
         """
         self.config = config
         self.training = training
@@ -72,7 +72,7 @@ class Learner:
         if start:
             load_into(self.drafter, start)
         else:
-            self.drafter.reset(seed, target.head[self.vocabulary.tokens[: self.vocabulary.used]], target.norm)
+            self.drafter.reset(seed, target.head[self.vocabulary.tokens[: self.vocabulary.used]])
         self.drafter.to(self.device)
         self.optimiser = torch.optim.AdamW(
             self.drafter.parameters(),
@@ -127,8 +127,9 @@ class Learner:
             loss += float(result.loss.detach())
             accepted += int(result.accepted)
             chains += result.chains
+        # A batch that supervises nothing is no update, and no failure either.
         norm = self._clip() if any(counts) else math.nan
-        applied = self.guard.admit(loss, norm)
+        applied = any(counts) and self.guard.admit(loss, norm)
         if applied:
             self.optimiser.step()
         return StepReport(
