@@ -3,12 +3,12 @@
 import asyncio
 import contextlib
 import logging
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import aiohttp
-import kopf
 
 from speculator_operator.kube.agents import PodClients
 from speculator_operator.kube.client import (
@@ -24,7 +24,7 @@ from speculator_operator.kube.client import (
 from speculator_operator.kube.health import Pulse, serve_health
 from speculator_operator.kube.lease import Leadership, LeaseSettings
 from speculator_operator.kube.reconciler import Reconciler
-from speculator_operator.kube.watch import operator_settings, watch_registry
+from speculator_operator.kube.watch import Watch, WatchSinks
 from speculator_operator.kube.workers import Key, Workers
 from speculator_operator.metrics import OperatorMetrics
 from speculator_operator.settings import OperatorSettings
@@ -66,14 +66,19 @@ class Process:
         self._led_since = time.monotonic()
 
     async def run(self) -> None:
-        """Until a signal comes or a part fails."""
+        """Until SIGTERM or SIGINT, or until a part fails: then raises what it failed with."""
         settings = self.settings
         runner = await serve_health(
             settings.host, settings.port, self.metrics, self.pulse, settings.loops.watchdog_seconds
         )
         stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        sinks = WatchSinks(self._wake, self.reconciler.touch_objects, self._wake_namespace)
+        watch = Watch(sinks, settings.namespaces, settings.loops.concurrent)
         tasks = {
-            asyncio.create_task(self._watch(stop), name="watch"),
+            asyncio.create_task(stop.wait(), name="signal"),
+            asyncio.create_task(watch.run(), name="watch"),
             asyncio.create_task(self.leadership.run(), name="leadership"),
             asyncio.create_task(self._lead(), name="lead"),
             asyncio.create_task(self._discover(), name="discover"),
@@ -82,36 +87,14 @@ class Process:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-                logger.info("%s ended: stopping", task.get_name())
+                logger.info("%s: stopping", task.get_name())
         finally:
-            stop.set()
             await self.workers.stop()
-            await self._end(tasks)
+            for task in tasks:
+                task.cancel()  # Leadership gives its Lease back on its way out.
+            await asyncio.gather(*tasks, return_exceptions=True)
             await runner.cleanup()
             self.executor.shutdown(wait=False, cancel_futures=True)
-
-    async def _end(self, tasks: set[asyncio.Task[None]]) -> None:
-        """The watch is asked to end; the others are cancelled, and leadership gives its Lease back."""
-        for task in tasks:
-            if task.get_name() != "watch":
-                task.cancel()
-        _, pending = await asyncio.wait(tasks, timeout=10)
-        for task in pending:
-            task.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
-
-    async def _watch(self, stop: asyncio.Event) -> None:
-        kopf_settings = kopf.OperatorSettings()
-        operator_settings(kopf_settings, self.settings.loops.concurrent)
-        kopf_settings.scanning.disabled = bool(self.settings.namespaces)
-        await kopf.operator(
-            registry=watch_registry(self._wake, self.reconciler.touch_objects, self.workers.keys),
-            settings=kopf_settings,
-            clusterwide=not self.settings.namespaces,
-            namespaces=self.settings.namespaces,
-            standalone=True,
-            stop_flag=stop,
-        )
 
     async def _lead(self) -> None:
         """On a gain everything is looked at afresh; on a loss all passes stop."""
@@ -134,7 +117,7 @@ class Process:
                 await self._list()
 
     async def _list(self) -> None:
-        known = set(self.workers.keys())
+        known = set(self.workers.known())
         try:
             for namespace in self.settings.namespaces or (None,):
                 for obj in await self.kube.list("Speculator", namespace):
@@ -143,11 +126,16 @@ class Process:
                         self._wake(key)
         except KubeError as error:
             logger.warning("Speculators could not be listed: %s", error)
-        self.metrics.speculators.set(len(self.workers.keys()))
+        self.metrics.speculators.set(len(self.workers.known()))
 
     def _wake(self, key: Key) -> None:
         if self.leadership.is_leader:
             self.workers.wake(key)
+
+    def _wake_namespace(self, namespace: str) -> None:
+        for key in self.workers.known():
+            if key.namespace == namespace:
+                self._wake(key)
 
     def _failed(self, key: Key, error: Exception) -> None:
         reason = error.reason if isinstance(error, KubeError) else type(error).__name__
@@ -162,7 +150,7 @@ class Process:
         now = time.monotonic()
         return Pulse(
             leader=self.leadership.is_leader,
-            speculators=len(self.workers.keys()),
+            speculators=len(self.workers.known()),
             since_success=now - self.workers.last_success,
             overdue=self.workers.overdue_seconds(),
             since_lease_attempt=now - self.leadership.last_attempt,

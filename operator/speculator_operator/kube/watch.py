@@ -4,8 +4,12 @@ Event handlers alone: kopf then stores nothing in objects (no progress, no diff-
 are set all the same, so that a handler of another sort would not write under kopf's defaults.
 """
 
+import asyncio
+import contextlib
 import logging
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import kopf
@@ -46,16 +50,24 @@ def operator_settings(settings: kopf.OperatorSettings, workers: int) -> None:
     for group, version, plural in (*OWNED, ("", "v1", "pods")):
         settings.watching.label_selectors[group, version, plural] = SPECULATOR_LABEL
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)
+    # It says that signals are ignored in a thread; they are ours to take.
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
 
 
-def watch_registry(
-    wake: Callable[[Key], None], touch: Callable[[Key], None], known: Callable[[], list[Key]]
-) -> kopf.OperatorRegistry:
-    """Handlers for everything watched.
+@dataclass(frozen=True)
+class WatchSinks:
+    """Who hears of events; called in the loop that `Watch` was started from."""
 
-    wake: look at a Speculator. touch: its owned objects changed. known: the Speculators there are, for policies, which
-    do not name those that use them.
-    """
+    wake: Callable[[Key], None]
+    """Look at a Speculator."""
+    touch: Callable[[Key], None]
+    """Its owned objects changed."""
+    wake_namespace: Callable[[str], None]
+    """A policy changed; policies do not name those that use them."""
+
+
+def watch_registry(sinks: WatchSinks) -> kopf.OperatorRegistry:
+    """Handlers for everything watched."""
     registry = kopf.OperatorRegistry()
     generations: dict[str, tuple[Any, ...]] = {}
 
@@ -69,20 +81,18 @@ def watch_registry(
             return
         else:
             generations[uid] = seen
-        wake(Key(namespace or "", name))
+        sinks.wake(Key(namespace or "", name))
 
     async def policy(namespace: str | None, **_: Any) -> None:
-        for key in known():
-            if key.namespace == namespace:
-                wake(key)
+        sinks.wake_namespace(namespace or "")
 
     async def owned(namespace: str | None, labels: Any, **_: Any) -> None:
         key = Key(namespace or "", labels[SPECULATOR_LABEL])
-        touch(key)
-        wake(key)
+        sinks.touch(key)
+        sinks.wake(key)
 
     async def pod(namespace: str | None, labels: Any, **_: Any) -> None:
-        wake(Key(namespace or "", labels[SPECULATOR_LABEL]))
+        sinks.wake(Key(namespace or "", labels[SPECULATOR_LABEL]))
 
     labelled = {SPECULATOR_LABEL: kopf.PRESENT}
     kopf.on.event(GROUP, VERSION, "speculators", registry=registry)(speculator)
@@ -94,3 +104,59 @@ def watch_registry(
     kopf.on.login(registry=registry, id="service-account")(kopf.login_with_service_account)
     kopf.on.login(registry=registry, id="kubeconfig")(kopf.login_with_kubeconfig)
     return registry
+
+
+class Watch:
+    """kopf in a thread and an event loop of its own.
+
+    In ours it would take the signals, and when it stops it waits five seconds for every task it did not start, then
+    cancels them: a pass in the middle, and the task that gives the Lease back.
+    """
+
+    def __init__(self, sinks: WatchSinks, namespaces: tuple[str, ...], workers: int) -> None:
+        self._sinks = sinks
+        self._namespaces = namespaces
+        self._workers = workers
+        self._stop = threading.Event()
+
+    async def run(self) -> None:
+        """Until cancelled, or until kopf ends, which it does not by itself: then raises RuntimeError."""
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[BaseException | None] = loop.create_future()
+        thread = threading.Thread(target=self._thread, args=(loop, ended), name="kopf", daemon=True)
+        thread.start()
+        try:
+            error = await ended
+        finally:
+            self._stop.set()
+        raise RuntimeError(f"the watch ended: {error}") from error
+
+    def _thread(self, loop: asyncio.AbstractEventLoop, ended: "asyncio.Future[BaseException | None]") -> None:
+        def there(sink: Callable[..., None]) -> Callable[..., None]:
+            def call(*arguments: Any) -> None:
+                with contextlib.suppress(RuntimeError):  # The loop is closed: the process ends.
+                    loop.call_soon_threadsafe(sink, *arguments)
+
+            return call
+
+        def tell(error: BaseException | None) -> None:
+            if not ended.done():
+                ended.set_result(error)
+
+        sinks = WatchSinks(there(self._sinks.wake), there(self._sinks.touch), there(self._sinks.wake_namespace))
+        settings = kopf.OperatorSettings()
+        operator_settings(settings, self._workers)
+        settings.scanning.disabled = bool(self._namespaces)
+        error: BaseException | None = None
+        try:
+            kopf.run(
+                registry=watch_registry(sinks),
+                settings=settings,
+                clusterwide=not self._namespaces,
+                namespaces=self._namespaces,
+                standalone=True,
+                stop_flag=self._stop,
+            )
+        except BaseException as caught:  # noqa: BLE001 - handed to the main loop, which ends the process with it
+            error = caught
+        there(tell)(error)

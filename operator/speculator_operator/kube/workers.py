@@ -72,7 +72,7 @@ class Workers:
             worker.due = min(worker.due, self._monotonic())
             worker.wake.set()
 
-    def keys(self) -> list[Key]:
+    def known(self) -> list[Key]:
         """The Speculators that have a worker."""
         return list(self._workers)
 

@@ -51,6 +51,9 @@ class World:
     async def get(self) -> KubeObject | None:
         return await self.kube.get("Speculator", self.namespace, "chat")
 
+    async def events(self) -> list[KubeObject]:
+        return await self.kube.list("Event", self.namespace)
+
     async def until(self, what: str, check: Callable[[dict[str, Any]], Any], seconds: float = 30.0) -> None:
         async def holds() -> Any:
             return check(((await self.get()) or {}).get("status") or {})

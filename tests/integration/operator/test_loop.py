@@ -99,6 +99,8 @@ async def test_kill_9_in_mid_canary_ends_with_the_same_verdict_and_nothing_count
     indices = sorted(b.index for b in stored if b.generation == canary[0])
     assert indices == list(range(len(indices))), "no block was lost by the restarts"
     assert [r.verdict for r in ledger.read_verdicts(1)] == [Verdict.PROMOTED]
+    reasons = [event["reason"] for event in await world.events()]
+    assert reasons.count("CanaryStarted") == 1, "a restart does not tell a transition again"
 
 
 async def test_a_refused_version_is_rejected_with_the_engines_reason(world, ledger, tmp_path) -> None:
@@ -129,6 +131,25 @@ async def test_an_outage_of_s3_in_mid_canary_delays_the_verdict_and_loses_nothin
     own_s3.start()
     await world.until("promoted", lambda s: s.get("stable"), seconds=60)
     await world.until_condition("Degraded", "False")
+
+
+async def test_each_transition_is_one_event(world, ledger, tmp_path) -> None:
+    await world.apply_speculator()
+    world.operator.start()
+    await world.until_condition("Ready", "True")
+    publish(ledger, tmp_path)
+    await world.until("promoted", lambda s: s.get("stable"))
+
+    async def told():
+        (record,) = ledger.read_verdicts(1)
+        return [event for event in await world.events() if record.message[:100] in event["note"]]
+
+    await until("the promotion is an event", told, seconds=10)
+    await asyncio.sleep(2)
+    events = await world.events()
+    assert len(await told()) == 1
+    assert [event["reason"] for event in events].count("Serving") == 1
+    assert {event["regarding"]["name"] for event in events} == {"chat"}
 
 
 async def settled(value):

@@ -106,7 +106,7 @@ async def test_a_worker_whose_object_is_gone_ends_and_can_be_started_again() -> 
     pool = workers(recorder)
     pool.wake(A)
     await settle()
-    assert pool.keys() == []
+    assert pool.known() == []
     pool.wake(A)
     await settle()
     assert recorder.passes == {A: 2}
