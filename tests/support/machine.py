@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +36,11 @@ class Machine:
         enter = ["nsenter", f"--target={self.init}", "--net", "--mount", "--pid", "--"]
         return subprocess.Popen([*enter, *command], stdout=subprocess.PIPE, text=True)
 
-    def cluster(self, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
-        return self.run(str(COMMAND), "--name", self.name, *arguments, check=check)
+    def cluster(
+        self, *arguments: str, check: bool = True, settings: Iterable[str] = ()
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run the cluster command, with `NAME=VALUE` settings in its environment."""
+        return self.run("env", *settings, str(COMMAND), "--name", self.name, *arguments, check=check)
 
     def kubectl(self, *arguments: str, text: str | None = None) -> str:
         return self.run(*self._kubectl(), *arguments, text=text).stdout
@@ -62,9 +65,14 @@ def cache() -> Path:
 def new_machine() -> Iterator[Machine]:
     """A machine with loopback and a firewall, nothing else; at the end every process in it is killed."""
     RUNTIME.mkdir(exist_ok=True)
-    script = (
-        f"mount -t tmpfs tmpfs {RUNTIME} && ip link set lo up && nft '{FIREWALL}' && echo ready && exec sleep infinity"
-    )
+    script = f"""set -e
+        # A cluster that runs on this machine has mounts, of which the new namespace begins with a copy.
+        awk '$2 ~ "^({RUNTIME}|{cache()})/" {{print $2}}' /proc/self/mounts | sort -r | xargs -r umount --lazy
+        mount -t tmpfs tmpfs {RUNTIME}
+        ip link set lo up
+        nft '{FIREWALL}'
+        echo ready
+        exec sleep infinity"""
     unshare = subprocess.Popen(
         ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", script],
         stdout=subprocess.PIPE,
@@ -82,6 +90,22 @@ def new_machine() -> Iterator[Machine]:
         unshare.wait()
         for folder in cache().glob(f"{machine.name}*"):
             _remove_when_free(folder)
+
+
+def traces(machine: Machine) -> dict[str, str]:
+    """What a cluster could leave on a machine, as the system's own tools show it, not as the cluster's code does."""
+    # The machine's first process does not reap: what has ended stays there as a zombie.
+    living = "ps -eo stat=,comm= | awk '$1 !~ /^Z/ && $2 !~ /^(ps|sh|awk)$/ {print $2}'"
+    return {
+        "processes": machine.run("sh", "-c", living).stdout,
+        "mounts": machine.run("cat", "/proc/1/mounts").stdout,
+        "interfaces": machine.run("sh", "-c", "ip -oneline link | cut -d: -f2").stdout,
+        "addresses and routes": machine.run("sh", "-c", "ip -brief address; ip route").stdout,
+        "nftables": machine.run("nft", "list", "ruleset").stdout,
+        "network namespaces": machine.run("sh", "-c", "ls /run/netns || true").stdout,
+        "forwarding": machine.run("cat", "/proc/sys/net/ipv4/ip_forward").stdout,
+        "cgroups": "\n".join(sorted(str(path) for path in Path("/sys/fs/cgroup").glob("**/speculator-*"))),
+    }
 
 
 def _remove_when_free(folder: Path) -> None:

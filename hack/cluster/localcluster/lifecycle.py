@@ -55,6 +55,7 @@ def down(layout: Layout, purge: bool = False) -> None:
 
     Raises ClusterError naming what could not be removed.
     """
+    requirements.ensure_root()
     with locked(layout):
         owner = _owner()
         if owner not in (None, layout.cluster) and processes.marked(owner):

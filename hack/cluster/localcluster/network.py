@@ -2,11 +2,12 @@
 
 import ipaddress
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
-from .layout import BRIDGE, NFT_TABLE, NODE_ADDRESS, POD_SUBNET, RUNTIME
+from .layout import BRIDGE, NFT_TABLE, NODE_ADDRESS, POD_SUBNET, RUNTIME, ClusterError
 
 _FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 _FORWARD_BEFORE = RUNTIME / "ip_forward.before"
@@ -74,7 +75,7 @@ def _own_tables() -> list[tuple[str, str]]:
 def _pod_links() -> list[str]:
     """Host ends of pods' veth pairs: the devices that routes into the pod subnet lead to."""
     subnet = ipaddress.IPv4Network(POD_SUBNET)
-    routes = json.loads(_run("ip", "-json", "route", "show") or "[]")
+    routes = _ip_json("route", "show")
     return sorted(
         {
             route["dev"]
@@ -108,10 +109,20 @@ def _forward_rules() -> list[int]:
 
 def _link_exists(name: str) -> bool:
     # Not /sys/class/net: that shows the network namespace in which /sys was mounted, which need not be ours.
-    return any(link["ifname"] == name for link in json.loads(_run("ip", "-json", "link", "show") or "[]"))
+    return any(link["ifname"] == name for link in _ip_json("link", "show"))
+
+
+def _ip_json(*arguments: str) -> list[dict[str, Any]]:
+    if not shutil.which("ip"):
+        return []
+    entries: list[dict[str, Any]] = json.loads(_run("ip", "-json", *arguments) or "[]")
+    return entries
 
 
 def _nft_json(*arguments: str) -> list[dict[str, Any]]:
+    if not shutil.which("nft"):
+        # Before the first `up` has installed it, there is nothing of ours to see.
+        return []
     entries: list[dict[str, Any]] = json.loads(_run("nft", "--json", *arguments))["nftables"]
     return entries
 
@@ -119,5 +130,5 @@ def _nft_json(*arguments: str) -> list[dict[str, Any]]:
 def _run(*command: str, text: str | None = None, check: bool = True) -> str:
     done = subprocess.run(command, input=text, capture_output=True, text=True)
     if check and done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+        raise ClusterError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout

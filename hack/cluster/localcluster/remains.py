@@ -1,5 +1,6 @@
 """Finds and removes what is left when a cluster's programs are gone: containers, mounts, cgroups, network."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -26,6 +27,10 @@ def leftovers(layout: Layout) -> list[str]:
 def make_cgroups(layout: Layout) -> None:
     """The cgroup under which the kubelet and BuildKit put containers, so that `down` finds each of them."""
     if (_CGROUPS / "cgroup.controllers").exists():
+        # Version 2: a child has only the controllers that its parent hands down, and the kubelet insists on all of them.
+        for controller in (_CGROUPS / "cgroup.controllers").read_text().split():
+            with contextlib.suppress(OSError):
+                (_CGROUPS / "cgroup.subtree_control").write_text(f"+{controller}")
         (_CGROUPS / layout.cgroup).mkdir(exist_ok=True)
         return
     for hierarchy in _hierarchies():
@@ -47,8 +52,9 @@ def remove(layout: Layout) -> None:
     processes.end(processes.marked(layout.cluster), 1.0)
     end_containers(layout)
     if mounts := _mounts(layout):
-        # Lazily, deepest first: a mount that something foreign still looks at goes when that ends.
-        subprocess.run(["umount", "--lazy", *mounts], check=True, capture_output=True)
+        # Lazily, deepest first: a mount that something foreign still looks at goes when that ends. What cannot be
+        # unmounted shows in `leftovers`.
+        subprocess.run(["umount", "--lazy", *mounts], capture_output=True)
     network.tear_down()
     for root in _cgroup_roots(layout):
         for folder, _, _ in os.walk(root, topdown=False):

@@ -11,6 +11,7 @@ from .layout import ClusterError, Layout
 from .progress import note, step
 
 GO_AT_LEAST = (1, 26)
+_ROOT = "root: containers, network interfaces and mounts need it; run this with sudo"
 # Debian package -> a program or file that shows it is there.
 _PACKAGES = {
     "runc": "runc",
@@ -30,7 +31,7 @@ def ensure(layout: Layout, packages: bool = True) -> None:
     """
     lacking = []
     if os.geteuid() != 0:
-        lacking.append("root: containers, network interfaces and mounts need it; run this with sudo")
+        lacking.append(_ROOT)
     if packages and (missing := _missing_packages()):
         if os.geteuid() == 0 and shutil.which("apt-get"):
             with step(f"install {', '.join(missing)}"):
@@ -46,6 +47,12 @@ def ensure(layout: Layout, packages: bool = True) -> None:
         lacking.append(f"Go {GO_AT_LEAST[0]}.{GO_AT_LEAST[1]} or newer, to build {', '.join(stale)}: {problem}")
     if lacking:
         raise ClusterError("This machine lacks:\n" + "\n".join(f"  - {item}" for item in lacking))
+
+
+def ensure_root() -> None:
+    """Raises ClusterError for anybody but root."""
+    if os.geteuid() != 0:
+        raise ClusterError(f"this needs {_ROOT}")
 
 
 def cni_plugins() -> Path | None:

@@ -2,49 +2,12 @@
 
 import json
 import time
-from pathlib import Path
 
 import pytest
 
-from support.machine import COMMAND, RUNTIME, Machine
+from support.machine import COMMAND, RUNTIME, Machine, traces
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
-
-PODS = """
-apiVersion: v1
-kind: Pod
-metadata: {name: one}
-spec:
-  terminationGracePeriodSeconds: 1
-  containers:
-  - name: pause
-    image: localhost/speculator/pause:1
-    volumeMounts: [{name: memory, mountPath: /memory}]
-  volumes: [{name: memory, emptyDir: {medium: Memory}}]
----
-apiVersion: v1
-kind: Pod
-metadata: {name: two}
-spec:
-  terminationGracePeriodSeconds: 1
-  containers: [{name: pause, image: "localhost/speculator/pause:1"}]
-"""
-
-
-def traces(machine: Machine) -> dict[str, str]:
-    """What a cluster could leave on a machine, as the system's own tools show it, not as the cluster's code does."""
-    # The machine's first process does not reap: what has ended stays there as a zombie.
-    living = "ps -eo stat=,comm= | awk '$1 !~ /^Z/ && $2 !~ /^(ps|sh|awk)$/ {print $2}'"
-    return {
-        "processes": machine.run("sh", "-c", living).stdout,
-        "mounts": machine.run("cat", "/proc/1/mounts").stdout,
-        "interfaces": machine.run("sh", "-c", "ip -oneline link | cut -d: -f2").stdout,
-        "addresses and routes": machine.run("sh", "-c", "ip -brief address; ip route").stdout,
-        "nftables": machine.run("nft", "list", "ruleset").stdout,
-        "network namespaces": machine.run("sh", "-c", "ls /run/netns || true").stdout,
-        "forwarding": machine.run("cat", "/proc/sys/net/ipv4/ip_forward").stdout,
-        "cgroups": "\n".join(sorted(str(path) for path in Path("/sys/fs/cgroup").glob("**/speculator-*"))),
-    }
 
 
 def pids(machine: Machine) -> dict[str, int]:
@@ -69,23 +32,6 @@ def foreign_process_in_place_of(machine: Machine, program: str) -> int:
     machine.run("kill", "-9", str(record["pid"]))
     machine.run("tee", f"{RUNTIME}/{program}.pid", text=json.dumps(record | {"pid": pid}))
     return pid
-
-
-@pytest.fixture(scope="module")
-def clean(machine: Machine) -> dict[str, str]:
-    """The machine's traces before any cluster was on it."""
-    return traces(machine)
-
-
-@pytest.fixture
-def running(machine: Machine, clean: dict[str, str]) -> Machine:
-    """The machine with the cluster up and two pods running."""
-    machine.cluster("up")
-    # The pods' token comes from an account that a controller makes a moment after the node is Ready.
-    machine.kubectl("apply", "-f", "-", text=PODS)
-    machine.wait_for_pod("one")
-    machine.wait_for_pod("two")
-    return machine
 
 
 def test_up_on_a_running_cluster_changes_nothing_and_takes_no_time(running: Machine) -> None:
