@@ -69,6 +69,20 @@ def _guardrail(report: GateReport, policy: GatePolicy) -> Decision | None:
             f"{report.other_invalid_blocks} of the other arms",
             guardrail=True,
         )
+    ours, theirs = report.accept_length, report.stable_accept_length
+    if (
+        ours is not None
+        and theirs is not None
+        and min(report.verify_steps, report.stable_verify_steps) >= policy.collapse_verify_steps
+        and ours - 1 < policy.collapse_share * (theirs - 1)
+    ):
+        return Decision(
+            Outcome.REJECT,
+            "AcceptLengthCollapsed",
+            f"the accept length is {ours:.2f} over {report.verify_steps} verify steps, the stable drafter has "
+            f"{theirs:.2f}: beyond the bonus token less than {policy.collapse_share:.0%} of it",
+            guardrail=True,
+        )
     ratio = report.ttft_ratio
     if report.ttft_pairs >= policy.guardrail_pairs and ratio is not None and ratio > policy.max_ttft_ratio:
         return Decision(

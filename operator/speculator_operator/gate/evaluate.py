@@ -43,16 +43,17 @@ def evaluate(
     tested = [block for block in selection.valid if block.arm is arm]
     others = [block for block in selection.valid if block.arm is not arm]
     used = [scored.block for scored in selection.scored if scored.block.arm is arm]
+    stable = [scored.block for scored in selection.scored if scored.block.arm is Arm.STABLE]
     ttft = _ttft_ratios(selection, arm)
     return GateReport(
         against_target_only=against(Arm.TARGET_ONLY),
         against_stable=against(Arm.STABLE) if with_stable else None,
         buckets=_bucket_reports(used, selection.times),
         domains=_domain_reports(used),
-        accept_length=_accept_length(c for b in used for c in b.buckets.values()),
-        stable_accept_length=_accept_length(
-            c for s in selection.scored if s.block.arm is Arm.STABLE for c in s.block.buckets.values()
-        ),
+        accept_length=_accept_length(_counters(used)),
+        verify_steps=_verify_steps(_counters(used)),
+        stable_accept_length=_accept_length(_counters(stable)),
+        stable_verify_steps=_verify_steps(_counters(stable)),
         blocks=len(selection.scored),
         dropped=selection.dropped,
         dropped_tokens=sum(scored.dropped_tokens for scored in selection.scored),
@@ -82,13 +83,18 @@ def compare(differences: Sequence[float], policy: GatePolicy, alpha: float) -> C
     return Comparison(count, mean, deviation, bounds.lower, bounds.upper, bounds.clipped, tuple(differences))
 
 
-def _accept_length(counters: Iterable[BucketCounters]) -> float | None:
+def _counters(blocks: Iterable[Block]) -> list[BucketCounters]:
+    return [counters for block in blocks for counters in block.buckets.values()]
+
+
+def _verify_steps(counters: Iterable[BucketCounters]) -> int:
+    return sum(count for one in counters for count in one.accept_histogram.values())
+
+
+def _accept_length(counters: Sequence[BucketCounters]) -> float | None:
     """Tokens per sequence and verify step, bonus included; None when nothing was verified."""
-    tokens = steps = 0
-    for one in counters:
-        for length, count in one.accept_histogram.items():
-            tokens += length * count
-            steps += count
+    steps = _verify_steps(counters)
+    tokens = sum(length * count for one in counters for length, count in one.accept_histogram.items())
     return tokens / steps if steps else None
 
 
@@ -105,7 +111,7 @@ def _bucket_reports(blocks: Sequence[Block], times: TargetOnlyTimes) -> dict[int
             steps=sum(c.steps for _, c in entries),
             tokens=sum(c.tokens for _, c in entries),
             speedup=sum(c.tokens * time for time, c in known) / taken if taken > 0 else None,
-            accept_length=_accept_length(c for _, c in entries),
+            accept_length=_accept_length([c for _, c in entries]),
         )
     return reports
 

@@ -66,6 +66,15 @@ class GatePolicy(PinnedModel):
         "than half as many.",
     )
 
+    collapse_share: float = Field(
+        default=0.6,
+        ge=0,
+        lt=1,
+        description="Guardrail: the candidate's accept length beyond the bonus token, as a share of the stable "
+        "drafter's; 0 switches it off.",
+    )
+    collapse_verify_steps: int = Field(default=200, ge=1, description="Verified sequence steps it needs on both sides.")
+
     @model_validator(mode="after")
     def _burn_in_fits(self) -> "GatePolicy":
         if self.max_pairs <= self.burn_in_pairs:

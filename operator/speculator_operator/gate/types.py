@@ -95,7 +95,10 @@ class GateReport:
     buckets: Mapping[int, BucketReport]
     domains: Mapping[str, DomainReport]
     accept_length: float | None
+    verify_steps: int
+    """Sequence steps that `accept_length` is the mean of."""
     stable_accept_length: float | None
+    stable_verify_steps: int
     blocks: int
     """Blocks used, of all arms."""
     dropped: Mapping[DropReason, int]

@@ -2,9 +2,10 @@
 
 from speculator_operator.gate import Decision, Outcome
 from speculator_runtime.contracts.ledger import Verdict
+from speculator_runtime.contracts.plan import VersionRef
 
 from .canary import next_step
-from .context import Pass
+from .context import Pass, is_new
 from .records import make_record
 from .state import ActionEcho, ActionType, RejectedDigest
 from .types import Action
@@ -13,10 +14,11 @@ from .types import Action
 def act(p: Pass) -> bool:
     """Carry out the action in the spec, if it is new."""
     action = p.inputs.action
-    last = p.state.last_action
-    if action is None or (last is not None and last.id == action.id) or p.inputs.ledger_problem:
+    if action is None or not is_new(p, action) or p.inputs.ledger_problem:
         return False
-    accepted, message = HANDLERS[action.type](p, action)
+    # A crash may have come between the record and the state: then it was carried out already.
+    done = [record for record in p.inputs.history if record.decided_by == action.id]
+    accepted, message = (True, done[-1].message) if done else HANDLERS[action.type](p, action)
     echo = ActionEcho(
         id=action.id, type=action.type, version=action.version, accepted=accepted, message=message, at=p.now
     )
@@ -30,8 +32,8 @@ def _promote(p: Pass, action: Action) -> tuple[bool, str]:
         return False, "Promote: there is no candidate; Rollback takes an older version"
     if action.version not in (None, run.version.version):
         return False, f"Promote: the candidate is version {run.version.version}, not {action.version}"
-    if misfit := p.misfit(run.version):
-        return False, f"Promote: version {run.version.version} does not fit: {misfit}"
+    if unfit := _unfit(p, run.version):
+        return False, f"Promote: {unfit}"
     report = p.canary_report()
     if run.step_passed_at is not None and report is not None:
         decision = Decision(Outcome.PROMOTE, "Faster", f"every step passed; confirmed by action {action.id}")
@@ -49,6 +51,7 @@ def _promote(p: Pass, action: Action) -> tuple[bool, str]:
         report=report,
         blocks=p.run_blocks(),
         gate=policy.gate,
+        stable=p.measurable_stable,
     )
     p.conclude(record)
     return True, f"Promote: version {run.version.version} is stable"
@@ -75,13 +78,12 @@ def _retry(p: Pass, action: Action) -> tuple[bool, str]:
     ref = p.find(number)
     if ref is None:
         return False, f"Retry: version {number} is not in the ledger"
-    if p.run is not None and p.run.version == ref:
-        return False, f"Retry: version {number} is being tried"
     if p.state.stable == ref:
         return False, f"Retry: version {number} is the stable one"
+    again = p.run is not None and p.run.version == ref
     kept = tuple(entry for entry in p.state.rejected if entry.sha256 != ref.sha256)
-    p.change(retry=ref, rejected=kept, guardrail_rejections=0)
-    return True, f"Retry: version {number} is tried next"
+    p.change(retry=ref, rejected=kept, guardrail_rejections=0, candidate=None if again else p.run)
+    return True, f"Retry: version {number} starts again" if again else f"Retry: version {number} is tried next"
 
 
 def _rollback(p: Pass, action: Action) -> tuple[bool, str]:
@@ -92,10 +94,11 @@ def _rollback(p: Pass, action: Action) -> tuple[bool, str]:
         return False, "Rollback: name a version of the ledger" if number is None else f"Rollback: no version {number}"
     if ref == p.state.stable:
         return False, f"Rollback: version {number} is the stable one already"
-    if p.inputs.target is None:
-        return False, "Rollback: no replica has said which target it serves; try again with a new id when one is ready"
-    if misfit := p.misfit(ref):
-        return False, f"Rollback: version {number} does not fit: {misfit}"
+    for entry in p.state.rejected:
+        if entry.sha256 == ref.sha256:
+            return False, f"Rollback: version {number} was {entry.phase.value} ({entry.reason}); Retry it instead"
+    if unfit := _unfit(p, ref):
+        return False, f"Rollback: {unfit}"
     run = p.run
     if run is not None and run.version != ref:
         # Its pairs were against the old stable drafter: it starts again against the new one.
@@ -103,6 +106,14 @@ def _rollback(p: Pass, action: Action) -> tuple[bool, str]:
     reason = ("RolledBack", f"made stable by action {action.id}")
     p.conclude(make_record(p.state, ref, Verdict.PROMOTED, reason, p.now, decided_by=action.id))
     return True, f"Rollback: version {number} is stable"
+
+
+def _unfit(p: Pass, ref: VersionRef) -> str:
+    """Why a version must not be made stable; empty when it may. Nobody makes a version stable blindly."""
+    if p.inputs.target is None:
+        return "no replica has said which target it serves; try again with a new id when one is ready"
+    objection = p.objection(ref)
+    return f"version {ref.version} does not fit: {objection[1]}" if objection else ""
 
 
 def _serving(p: Pass) -> str:

@@ -1,16 +1,17 @@
 """Transitions of a candidate: taken up, loaded, measured step by step, ended. Each answers whether it fired."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from speculator_operator.gate import Decision, Outcome, decide
 from speculator_operator.gate.types import GateReport
 from speculator_runtime.contracts.ledger import Verdict
-from speculator_runtime.contracts.plan import Arm, Block, LoadStatus, VersionRef
+from speculator_runtime.contracts.plan import Arm, LoadStatus, VersionRef
 
-from .context import Pass
-from .policy import CanaryStep, OnInconclusive, RolloutPolicy, Supersede
+from .context import Pass, is_new
+from .policy import OnInconclusive, RolloutPolicy, Supersede
 from .records import make_record
-from .state import CandidateRun, VersionPhase
+from .state import ActionType, CandidateRun, VersionPhase
+from .types import Mode
 
 
 def waiting_versions(p: Pass) -> list[VersionRef]:
@@ -30,8 +31,7 @@ def cool_down_ends(p: Pass) -> datetime | None:
     """When the next canary may begin; None: now."""
     if p.policy is None or p.state.last_run_ended is None or p.state.retry:
         return None
-    ends = p.state.last_run_ended + timedelta(seconds=p.policy.cool_down_seconds)
-    return ends if ends > p.now else None
+    return p.ahead(p.state.last_run_ended, p.policy.cool_down_seconds)
 
 
 def take_up(p: Pass) -> bool:
@@ -63,18 +63,33 @@ def take_up(p: Pass) -> bool:
 
 
 def supersede_waiting(p: Pass) -> bool:
-    """A newer version takes the place of one that no replica runs yet."""
+    """A newer version takes the place of one that no replica has begun to load."""
     run = p.run
     if run is None or run.phase is not VersionPhase.VALIDATING or not p.deciding:
         return False
-    if p.state.policy is None or p.state.policy.supersede is not Supersede.LATEST:
+    if p.state.policy is None or p.state.policy.supersede is not Supersede.LATEST or _under_way(p, run):
         return False
     newer = [ref for ref in waiting_versions(p) if ref.version > run.version.version]
     if not newer:
         return False
     p.event("Superseded", f"version {run.version.version} gives way to {newer[0].version} before its canary began")
-    # It was never measured, so it does not count as a test.
-    return p.change(candidate=None, ordinal=run.ordinal - 1)
+    _uncount(p, run)
+    return p.change(candidate=None)
+
+
+def _under_way(p: Pass, run: CandidateRun) -> bool:
+    """A replica is at it: a trainer that publishes faster than versions load must not keep each from being tried."""
+    return any(
+        entry.ref == run.version and not (entry.status is LoadStatus.PENDING and entry.message)
+        for agent in p.inputs.agents.values()
+        for entry in agent.versions
+    )
+
+
+def _uncount(p: Pass, run: CandidateRun) -> None:
+    """A candidate that was never measured does not count as a test."""
+    if run.phase is VersionPhase.VALIDATING:
+        p.change(ordinal=run.ordinal - 1)
 
 
 def suspend(p: Pass) -> bool:
@@ -82,7 +97,10 @@ def suspend(p: Pass) -> bool:
     run = p.run
     if run is None:
         return False
-    still = p.inputs.paused or p.inputs.policy is None or p.inputs.mode.value != "Auto"
+    action = p.inputs.action
+    # An Abort that cannot be recorded yet stops the candidate all the same.
+    abort = p.inputs.ledger_problem and action is not None and action.type is ActionType.ABORT and is_new(p, action)
+    still = bool(p.inputs.paused or p.inputs.policy is None or p.inputs.mode is not Mode.AUTO or abort)
     if still and run.suspended_at is None:
         return p.change_run(suspended_at=p.now)
     if not still and run.suspended_at is not None:
@@ -94,19 +112,13 @@ def suspend(p: Pass) -> bool:
 def refuse(p: Pass) -> bool:
     """Reject a version that does not fit the target, or that an engine refused."""
     run = p.run
-    if run is None or not p.deciding:
+    if run is None or not p.protecting:
         return False
-    reason, message = "Incompatible", p.misfit(run.version)
-    if not message:
-        for agent in p.inputs.agents.values():
-            for entry in agent.versions:
-                if entry.ref == run.version and entry.status is LoadStatus.REFUSED:
-                    reason = entry.reason or "Refused"
-                    message = f"the engine of {agent.pod} refused it: {entry.message or entry.reason}"
-    if not message:
+    objection = p.objection(run.version)
+    if objection is None:
         return False
-    record = make_record(p.state, run.version, Verdict.REJECTED, (reason, message), p.now, decided_by="validation")
-    return p.conclude(record)
+    _uncount(p, run)
+    return p.conclude(make_record(p.state, run.version, Verdict.REJECTED, objection, p.now, decided_by="validation"))
 
 
 def choose_pods(p: Pass) -> bool:
@@ -149,6 +161,7 @@ def give_up_loading(p: Pass) -> bool:
     if _elapsed(p, run, run.started_at) <= policy.load_seconds:
         return False
     message = f"no replica could run it within {policy.load_seconds:.0f} s: {loading_problem(p) or 'none reports why'}"
+    _uncount(p, run)
     record = make_record(p.state, run.version, Verdict.KEPT_STABLE, ("NotLoaded", message), p.now)
     return p.conclude(record)
 
@@ -164,9 +177,9 @@ def loading_problem(p: Pass) -> str:
 
 
 def judge(p: Pass) -> bool:
-    """Look at the evidence: end the run, or move it a step on."""
+    """Look at the evidence: end the run, or move it a step on. While it is suspended it can only be rejected."""
     run, policy = p.run, p.state.policy
-    if run is None or policy is None or run.phase is not VersionPhase.CANARY or not p.deciding:
+    if run is None or policy is None or run.phase is not VersionPhase.CANARY or not p.protecting:
         return False
     report = p.canary_report()
     assert report is not None
@@ -174,12 +187,11 @@ def judge(p: Pass) -> bool:
     decision = decide(report, policy.gate, cap)
     if decision.outcome is Outcome.REJECT:
         return _end(p, run, policy, Verdict.REJECTED, decision, report, cap)
+    if not p.deciding:
+        return False
     if decision.outcome is Outcome.INCONCLUSIVE:
         hold = policy.on_inconclusive is OnInconclusive.HOLD
         return _end(p, run, policy, Verdict.KEPT_STABLE if hold else Verdict.REJECTED, decision, report, cap)
-    collapse = _collapse(report, p.run_blocks(), policy)
-    if collapse:
-        return _end(p, run, policy, Verdict.REJECTED, Decision(Outcome.REJECT, "AcceptLengthCollapsed", collapse), None)
     if decision.outcome is not Outcome.PROMOTE:
         return False
     return _step_on(p, run, policy, decision, report)
@@ -202,8 +214,13 @@ def next_step(p: Pass, run: CandidateRun, policy: RolloutPolicy, decision: Decis
     if run.step + 1 == len(policy.steps):
         return _end(p, run, policy, Verdict.PROMOTED, decision, report)
     p.event("NextStep", f"version {run.version.version} goes to step {run.step + 2} of {len(policy.steps)}")
-    pairs = report.against_target_only.pairs
-    return p.change_run(step=run.step + 1, step_first_pair=pairs, step_passed_at=None)
+    paused = max(0.0, (p.now - run.step_passed_at).total_seconds()) if run.step_passed_at else 0.0
+    return p.change_run(
+        step=run.step + 1,
+        step_first_pair=report.against_target_only.pairs,
+        step_passed_at=None,
+        suspended_seconds=run.suspended_seconds + paused,
+    )
 
 
 def pause_ends(p: Pass) -> datetime | None:
@@ -211,9 +228,7 @@ def pause_ends(p: Pass) -> datetime | None:
     run, policy = p.run, p.state.policy
     if run is None or policy is None or run.step_passed_at is None:
         return None
-    step: CanaryStep = policy.steps[run.step]
-    ends = run.step_passed_at + timedelta(seconds=step.pause_seconds)
-    return ends if ends > p.now else None
+    return p.ahead(run.step_passed_at, policy.steps[run.step].pause_seconds)
 
 
 def cap_reached(p: Pass) -> str:
@@ -236,7 +251,7 @@ def _end(
     policy: RolloutPolicy,
     verdict: Verdict,
     decision: Decision,
-    report: GateReport | None,
+    report: GateReport,
     cap: str = "",
 ) -> bool:
     extra: dict[str, str | int | float | bool | None] = {"capReached": cap, "guardrail": decision.guardrail}
@@ -249,29 +264,7 @@ def _end(
         report=report,
         blocks=p.run_blocks(),
         gate=policy.gate,
+        stable=p.measurable_stable,
         extra=extra,
     )
     return p.conclude(record)
-
-
-def _collapse(report: GateReport, blocks: list[Block], policy: RolloutPolicy) -> str:
-    """An accept length far below the stable drafter's needs no pairs to be seen; a sentence if so."""
-    ours, theirs = report.accept_length, report.stable_accept_length
-    if not policy.collapse_share or ours is None or theirs is None:
-        return ""
-    counted = {
-        arm: sum(
-            count
-            for block in blocks
-            if block.arm is arm and block.valid
-            for counters in block.buckets.values()
-            for count in counters.accept_histogram.values()
-        )
-        for arm in (Arm.CANDIDATE, Arm.STABLE)
-    }
-    if min(counted.values()) < policy.collapse_verify_steps or ours - 1 >= policy.collapse_share * (theirs - 1):
-        return ""
-    return (
-        f"accept length {ours:.2f} over {counted[Arm.CANDIDATE]} verify steps, the stable drafter has {theirs:.2f}: "
-        f"beyond the bonus token less than {policy.collapse_share:.0%} of it"
-    )

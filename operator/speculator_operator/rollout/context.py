@@ -1,19 +1,19 @@
 """One pass over a rollout: the state as it changes, and what the transitions look at."""
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 
 from speculator_operator.gate import GateReport, alpha_of_candidate, evaluate, evaluate_holdback
 from speculator_runtime.contracts.ledger import Manifest, Verdict, VerdictRecord
-from speculator_runtime.contracts.plan import Arm, Block, VersionRef
+from speculator_runtime.contracts.plan import Arm, Block, LoadStatus, VersionRef
 
 from .compatibility import incompatibility
 from .evidence import since
 from .policy import RolloutPolicy
 from .records import apply_record
 from .state import CandidateRun, RunState
-from .types import Mode, RolloutEvent, RolloutInputs, ref_of
+from .types import Action, Mode, RolloutEvent, RolloutInputs, ref_of
 
 EVENT_OF = {
     Verdict.PROMOTED: ("Normal", "Promoted"),
@@ -23,6 +23,14 @@ EVENT_OF = {
     Verdict.FALLBACK: ("Warning", "FellBack"),
     Verdict.RECOVERED: ("Normal", "Recovered"),
 }
+
+CLOCK_STEP = timedelta(minutes=1)
+"""A clock that differs by more was set, not adjusted."""
+
+
+def is_new(p: "Pass", action: Action) -> bool:
+    """An action that was neither carried out nor refused yet."""
+    return p.state.last_action is None or p.state.last_action.id != action.id
 
 
 @dataclass
@@ -50,10 +58,17 @@ class Pass:
         return self.state.policy if self.state.candidate else self.inputs.policy or self.state.policy
 
     @property
+    def protecting(self) -> bool:
+        """Whether moves to safety are made: rejections, and the stable drafter's fallback and return.
+
+        A pause or a policy that cannot be resolved holds up what is new, never the protection of what serves.
+        """
+        return self.inputs.mode is Mode.AUTO and not self.inputs.ledger_problem
+
+    @property
     def deciding(self) -> bool:
-        """Whether candidates are tried and the stable drafter is judged at all."""
-        i = self.inputs
-        return i.mode is Mode.AUTO and not i.paused and i.policy is not None and not i.ledger_problem
+        """Whether candidates are tried and moved on."""
+        return self.protecting and not self.inputs.paused and self.inputs.policy is not None
 
     @cached_property
     def manifests(self) -> dict[int, Manifest]:
@@ -71,6 +86,39 @@ class Pass:
         if manifest is None or self.inputs.target is None:
             return ""
         return incompatibility(manifest, self.inputs.target)
+
+    def refusal(self, ref: VersionRef) -> tuple[str, str] | None:
+        """Reason and sentence if a replica's engine refused the version."""
+        for pod in sorted(self.inputs.agents):
+            agent = self.inputs.agents[pod]
+            for entry in agent.versions:
+                if entry.ref == ref and entry.status is LoadStatus.REFUSED:
+                    said = entry.message or entry.reason or "no reason given"
+                    return entry.reason or "Refused", f"the engine of {agent.pod} refused it: {said}"
+        return None
+
+    def objection(self, ref: VersionRef) -> tuple[str, str] | None:
+        """Reason and sentence why a version cannot serve on these replicas; None when nothing is known against it."""
+        misfit = self.misfit(ref)
+        return ("Incompatible", misfit) if misfit else self.refusal(ref)
+
+    @property
+    def measurable_stable(self) -> VersionRef | None:
+        """The stable drafter, if replicas can run it: a candidate is not compared with one that they cannot."""
+        stable = self.state.stable
+        if stable is None or self.refusal(stable) is not None:
+            return None
+        live = self.inputs.target.digest if self.inputs.target else ""
+        requalified = bool(live) and self.state.fallback.qualified_target == live
+        return stable if requalified or not self.misfit(stable) else None
+
+    def ahead(self, start: datetime, seconds: float) -> datetime | None:
+        """When a wait of so many seconds from `start` ends; None: it is over.
+
+        A start well in the future was written by a clock that has been set back since: such a wait is over too.
+        """
+        ends = start + timedelta(seconds=seconds)
+        return ends if ends > self.now and start - self.now < CLOCK_STEP else None
 
     def change(self, **update: object) -> bool:
         """Set fields of the state; True if anything changed."""
@@ -108,8 +156,8 @@ class Pass:
         if run is None or policy is None:
             return None
         versions = {Arm.CANDIDATE: run.version}
-        if self.state.stable is not None:
-            versions[Arm.STABLE] = self.state.stable
+        if self.measurable_stable is not None:
+            versions[Arm.STABLE] = self.measurable_stable
         alpha = alpha_of_candidate(policy.gate, run.ordinal)
         return evaluate(self.run_blocks(), arm=Arm.CANDIDATE, versions=versions, policy=policy.gate, alpha=alpha)
 

@@ -10,16 +10,22 @@ from .records import make_record
 def judge_stable(p: Pass) -> bool:
     """Change sides when the holdback's evidence says so."""
     state, policy = p.state, p.policy
-    if state.stable is None or policy is None or not p.deciding:
+    if state.stable is None or policy is None or not p.protecting:
         return False
     fallback = state.fallback
     live = p.inputs.target.digest if p.inputs.target else ""
     if not fallback.active and live and fallback.qualified_target != live and (misfit := p.misfit(state.stable)):
         message = f"target-only until it is measured again: {misfit}"
         return p.conclude(make_record(state, state.stable, Verdict.FALLBACK, ("TargetChanged", message), p.now))
+    refusal = p.refusal(state.stable)
+    if refusal is not None:
+        if fallback.active:
+            return False
+        message = f"target-only: {refusal[1]}; roll back, or wait for another version"
+        return p.conclude(make_record(state, state.stable, Verdict.FALLBACK, ("StableRefused", message), p.now))
     if not policy.fallback.enabled and not fallback.active:
         return False
-    if fallback.since is not None and (p.now - fallback.since).total_seconds() < policy.fallback.min_stay_seconds:
+    if fallback.since is not None and p.ahead(fallback.since, policy.fallback.min_stay_seconds):
         return False
     report = p.holdback_report()
     if report is None:

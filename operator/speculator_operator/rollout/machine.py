@@ -85,7 +85,7 @@ def advance(state: RunState, inputs: RolloutInputs) -> RolloutOutcome:
 
 
 def _shortened(reason: str, p: Pass) -> str:
-    """What the state keeps of the message: nothing that changes with each pair, or every pass would write the status."""
+    """What the state keeps of the message: nothing that changes with each pair, else each pass would write it."""
     run = p.run
     return f"{reason} since {run.started_at:%Y-%m-%dT%H:%M:%SZ}" if run else ""
 

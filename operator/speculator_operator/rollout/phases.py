@@ -29,10 +29,16 @@ def _phase(state: RunState, manifest: Manifest, record: VerdictRecord | None) ->
     if state.stable == ref:
         reason, message = (record.reason, record.message) if record else ("Stable", "serves")
         return PhaseReport(VersionPhase.PROMOTED.value, reason, message, record)
+    if state.retry == ref:
+        return PhaseReport(VersionPhase.PUBLISHED.value, "WaitsForRetry", "somebody asked to try it next", record)
     if record is not None and record.verdict in ENDED:
         return PhaseReport(ENDED[record.verdict].value, record.reason, record.message, record)
     if record is not None:
         return PhaseReport(VersionPhase.SUPERSEDED.value, "Superseded", "a later version is stable", record)
-    if state.retry == ref or manifest.version > state.considered:
+    for entry in state.rejected:
+        if entry.sha256 == ref.sha256:
+            message = f"the same weights as version {entry.version}; a Retry action tries them again"
+            return PhaseReport(entry.phase.value, entry.reason, message)
+    if manifest.version > state.considered:
         return PhaseReport(VersionPhase.PUBLISHED.value, "Waiting", "waits for its turn")
     return PhaseReport(VersionPhase.SUPERSEDED.value, "PassedOver", "a later version was tried in its place")

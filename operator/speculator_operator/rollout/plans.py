@@ -86,13 +86,14 @@ def _content(p: Pass, resting: Arm, stable: VersionRef | None, candidate: Versio
 
 def _switchback(p: Pass, stable: VersionRef | None, candidate: VersionRef | None) -> Switchback | None:
     policy = p.policy
-    if policy is None or p.inputs.mode is not Mode.AUTO or p.inputs.paused:
+    if policy is None or p.inputs.mode is not Mode.AUTO:
         return None
     if candidate is not None:
-        # Without a stable drafter, or with one that does not fit a changed target, target-only is the only comparison.
-        arms = (Arm.TARGET_ONLY, Arm.STABLE, Arm.CANDIDATE) if stable else (Arm.TARGET_ONLY, Arm.CANDIDATE)
+        # Without a stable drafter, or with one that replicas cannot run, target-only is the only comparison.
+        compared = p.measurable_stable is not None
+        arms = (Arm.TARGET_ONLY, Arm.STABLE, Arm.CANDIDATE) if compared else (Arm.TARGET_ONLY, Arm.CANDIDATE)
         return _blocks(policy, arms, 0.0)
-    if stable is None:
+    if stable is None or p.refusal(stable) is not None:
         return None
     if p.state.fallback.active:
         rest = policy.block_seconds * (1 / policy.fallback.probe_share - 2)

@@ -68,14 +68,6 @@ class RolloutPolicy(PinnedModel):
     on_inconclusive: OnInconclusive = OnInconclusive.HOLD
     supersede: Supersede = Supersede.LATEST
     cool_down_seconds: float = Field(default=0.0, ge=0, description="Least time between two canaries.")
-    collapse_share: float = Field(
-        default=0.6,
-        ge=0,
-        lt=1,
-        description="Reject at once when the candidate's accept length beyond the bonus token is below this share of "
-        "the stable drafter's; 0 switches the probe off.",
-    )
-    collapse_verify_steps: int = Field(default=200, ge=1, description="Sequence steps the probe needs on both sides.")
     freeze_after_guardrails: int = Field(
         default=3, ge=1, description="Freeze publishing after so many candidates in a row broke a guardrail."
     )

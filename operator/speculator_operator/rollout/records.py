@@ -41,18 +41,22 @@ def make_record(
     report: GateReport | None = None,
     blocks: Sequence[Block] = (),
     gate: GatePolicy | None = None,
+    stable: VersionRef | None = None,
     fallback: FallbackPolicy | None = None,
     extra: Parameters | None = None,
 ) -> VerdictRecord:
-    """The next record. With a report it holds all that is needed to recompute the decision from the blocks."""
+    """The next record. With a report it holds all that is needed to recompute the decision from the blocks.
+
+    stable: the drafter that a candidate was compared with.
+    """
     parameters: Parameters = {"generation": state.generation, **(extra or {})}
     if report is not None and gate is not None:
         parameters |= {f"gate.{name}": value for name, value in gate.model_dump(mode="json").items()}
         parameters["through"] = through(blocks)
     if fallback is not None:
         parameters |= {f"fallback.{name}": value for name, value in fallback.model_dump(mode="json").items()}
-    if report is not None and gate is not None and state.stable is not None:
-        parameters |= {"stable.version": state.stable.version, "stable.sha256": state.stable.sha256}
+    if stable is not None:
+        parameters |= {"stable.version": stable.version, "stable.sha256": stable.sha256}
     return VerdictRecord(
         sequence=state.sequence + 1,
         version=version,
@@ -85,6 +89,7 @@ def apply_record(state: RunState, record: VerdictRecord) -> RunState:
             "candidate": None if ours else state.candidate,
         }
         if record.alpha is not None and not ours:
+            # A state that was lost: the run that this verdict ended has spent its alpha.
             update["ordinal"] = state.ordinal + 1
     if record.verdict is Verdict.PROMOTED:
         update |= {
