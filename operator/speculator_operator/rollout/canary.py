@@ -112,7 +112,7 @@ def suspend(p: Pass) -> bool:
 def refuse(p: Pass) -> bool:
     """Reject a version that does not fit the target, or that an engine refused."""
     run = p.run
-    if run is None or not p.protecting:
+    if run is None or not p.deciding:
         return False
     objection = p.objection(run.version)
     if objection is None:
@@ -177,9 +177,9 @@ def loading_problem(p: Pass) -> str:
 
 
 def judge(p: Pass) -> bool:
-    """Look at the evidence: end the run, or move it a step on. While it is suspended it can only be rejected."""
+    """Look at the evidence: end the run, or move it a step on."""
     run, policy = p.run, p.state.policy
-    if run is None or policy is None or run.phase is not VersionPhase.CANARY or not p.protecting:
+    if run is None or policy is None or run.phase is not VersionPhase.CANARY or not p.deciding:
         return False
     report = p.canary_report()
     assert report is not None
@@ -187,8 +187,6 @@ def judge(p: Pass) -> bool:
     decision = decide(report, policy.gate, cap)
     if decision.outcome is Outcome.REJECT:
         return _end(p, run, policy, Verdict.REJECTED, decision, report, cap)
-    if not p.deciding:
-        return False
     if decision.outcome is Outcome.INCONCLUSIVE:
         hold = policy.on_inconclusive is OnInconclusive.HOLD
         return _end(p, run, policy, Verdict.KEPT_STABLE if hold else Verdict.REJECTED, decision, report, cap)

@@ -59,15 +59,16 @@ class Pass:
 
     @property
     def protecting(self) -> bool:
-        """Whether moves to safety are made: rejections, and the stable drafter's fallback and return.
+        """Whether the stable drafter's fallback and return are decided.
 
-        A pause or a policy that cannot be resolved holds up what is new, never the protection of what serves.
+        A pause or a policy that cannot be resolved holds up what is new, never the protection of what serves. (A
+        candidate that is suspended runs nowhere: nothing needs protection from it.)
         """
         return self.inputs.mode is Mode.AUTO and not self.inputs.ledger_problem
 
     @property
     def deciding(self) -> bool:
-        """Whether candidates are tried and moved on."""
+        """Whether candidates are tried, moved on and ended."""
         return self.protecting and not self.inputs.paused and self.inputs.policy is not None
 
     @cached_property
