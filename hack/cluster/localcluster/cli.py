@@ -34,7 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     command = commands.add_parser(
-        "build", help="build the programs whose pins changed (10 minutes from nothing on 2 cores)"
+        "build", help="build the programs whose pins changed (a quarter of an hour from nothing on 2 cores)"
     )
     command.add_argument("modules", nargs="*", help="only these modules of hack/cluster/tools")
     command.set_defaults(run=_build)

@@ -29,7 +29,7 @@ def build_all(layout: Layout, names: Iterable[str] = IMAGES) -> dict[str, str]:
     Returns image name to full reference of every image built so far, and leaves the same in the layout's `images` file.
     Raises ClusterError when the cluster is not up or a build fails.
     """
-    if not lifecycle.is_up(layout):
+    if not (processes.is_running("containerd") and processes.is_running("kube-apiserver")):
         raise ClusterError("images are built into the cluster's own store, and it is not up: run `cluster up` first")
     references = {}
     with lifecycle.locked(layout, "images-lock"):

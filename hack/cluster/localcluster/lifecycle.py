@@ -9,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from .layout import NODE_ADDRESS, NODE_NAME, PORTS, RUNTIME, S3_PORT, S3_REGION,
 from .progress import note, step
 
 _ANSWER_SECONDS = 2.0
+_KUBELET_SETTLES_SECONDS = 3.0
 
 
 def up(layout: Layout) -> None:
@@ -268,6 +270,8 @@ def _start_node(layout: Layout) -> None:
     )
     manifest = {"apiVersion": "v1", "kind": "List", "items": [_binding(*binding) for binding in bindings]}
     kubectl(layout, "apply", "-f", "-", text=json.dumps(manifest), config="super-admin.conf")
+    # A kubelet that starts again finds its node Ready from before, and reports NotReady for a moment.
+    settled = 0.0 if processes.is_running_as(programs.kubelet(layout)) else time.monotonic() + _KUBELET_SETTLES_SECONDS
     for make in (
         programs.kube_controller_manager,
         programs.kube_scheduler,
@@ -276,17 +280,10 @@ def _start_node(layout: Layout) -> None:
         programs.coredns,
     ):
         processes.start(layout, make(layout))
-    needs = [
-        "etcd",
-        "containerd",
-        "kube-apiserver",
-        "kube-controller-manager",
-        "kube-scheduler",
-        "kubelet",
-        "kube-proxy",
-        "coredns",
-    ]
-    processes.await_ready("the node", lambda: node_is_ready(layout), layout, needs)
+    needs = [name for name in _needed() if name != "versitygw"]
+    processes.await_ready(
+        "the node", lambda: time.monotonic() > settled and node_is_ready(layout), layout, needs, seconds=120
+    )
     get_account = ("get", "serviceaccount", "default", "-o", "name")
     processes.await_ready(
         "the default service account", lambda: bool(kubectl(layout, *get_account, check=False)), layout, needs

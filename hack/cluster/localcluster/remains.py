@@ -27,7 +27,7 @@ def leftovers(layout: Layout) -> list[str]:
 def make_cgroups(layout: Layout) -> None:
     """The cgroup under which the kubelet and BuildKit put containers, so that `down` finds each of them."""
     if (_CGROUPS / "cgroup.controllers").exists():
-        # Version 2: a child has only the controllers that its parent hands down, and the kubelet insists on all of them.
+        # Version 2: a child has only the controllers that its parent hands down; the kubelet insists on all.
         for controller in (_CGROUPS / "cgroup.controllers").read_text().split():
             with contextlib.suppress(OSError):
                 (_CGROUPS / "cgroup.subtree_control").write_text(f"+{controller}")
