@@ -81,3 +81,11 @@ def test_the_earliest_of_two_stop_strings_counts(tokenizer: TargetTokenizer) -> 
     stream = TextStream(tokenizer, [], ("cd", "bc"))
     stream.push(tokenizer.encode("abcd"))
     assert (stream.text, stream.stopped_by) == ("a", "bc")
+
+
+def test_bytes_that_never_become_a_character_do_not_hold_the_text_back(tokenizer: TargetTokenizer) -> None:
+    broken = tokenizer.encode("漢")[0]
+    stream = TextStream(tokenizer, [], ("stop",))
+    stream.push([*tokenizer.encode("a"), *[broken] * 5])
+    assert stream.take() == "a" + "\ufffd" * 4
+    assert stream.push([*tokenizer.encode("stop"), *[broken] * 3]) == len(tokenizer.encode("stop"))

@@ -298,6 +298,8 @@ class EngineLoop:
             self.stats.record_failed()
         request.text.push(request.untold_text)
         request.text.finish()
+        if not aborted and request.text.stopped_by is not None:  # perhaps only in text that was held back
+            finish = Finish(FinishReason.STOP, matched=request.text.stopped_by)
         told = Finish(
             reason=finish.reason,
             matched=finish.matched,

@@ -68,9 +68,28 @@ class TextStream:
     def _decode(self, final: bool) -> None:
         before = self._tokenizer.decode(self._ids[self._prefix : self._read])
         now = self._tokenizer.decode(self._ids[self._prefix :])
-        if len(now) > len(before) and (final or not now.endswith(_REPLACEMENT)):
-            self.text += now[len(before) :]
-            self._prefix, self._read = self._read, len(self._ids)
+        if len(now) <= len(before):
+            return
+        end = len(self._ids)
+        if not final and now.endswith(_REPLACEMENT):
+            end, now = self._settled(now)
+            if len(now) <= len(before):
+                return
+        self.text += now[len(before) :]
+        self._prefix, self._read = self._read, end
+
+    def _settled(self, now: str) -> tuple[int, str]:
+        """How many tokens, and which text of `now`, can no longer change, when its last character may be incomplete.
+
+        A character has at most four bytes, so only the last three tokens can belong to one that is still incomplete.
+        If decoding the tokens before and after a cut gives the same text as decoding all at once, the cut is between
+        characters (or between bytes that never become one), and what lies before it is settled.
+        """
+        for cut in range(len(self._ids) - 1, max(self._read, len(self._ids) - 4), -1):
+            left = self._tokenizer.decode(self._ids[self._prefix : cut])
+            if left + self._tokenizer.decode(self._ids[cut:]) == now:
+                return cut, left
+        return self._read, ""
 
     def _find_stop(self, start: int) -> bool:
         """Look for the earliest stop string that ends after `start`; cut the text before it."""
