@@ -1,0 +1,118 @@
+"""Versions and the decisions on them, from the cluster's window or from the ledger; and how they compare. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from speculator_operator.api.version import SpeculatorVersionStatus, verdict_fields, version_spec
+from speculator_operator.cli import show
+from speculator_operator.cli.cluster import KubeObject
+from speculator_operator.cli.errors import NotFound
+from speculator_runtime.contracts.ledger import VerdictRecord
+from speculator_runtime.storage.chain import StoredManifest
+
+HEADER = (
+    "VERSION",
+    "SHA256",
+    "STEP",
+    "REQUESTS",
+    "ACCEPT",
+    "SPEEDUP",
+    "PAIRS",
+    "VERDICT",
+    "DECIDED BY",
+    "DECIDED AT",
+    "REASON",
+)
+
+Row = Mapping[str, Any]
+"""A SpeculatorVersion's `spec` and `status`: one for each version, or from the ledger one for each decision."""
+
+
+def ledger_rows(
+    speculator: str, location: str, stored: Iterable[StoredManifest], verdicts: Iterable[VerdictRecord]
+) -> list[KubeObject]:
+    """Rows from the ledger: each decision in order, then the versions nobody decided on yet.
+
+    location: `s3://BUCKET/PREFIX`.
+    """
+    specs = {
+        one.manifest.version: version_spec(
+            one.manifest, speculator, f"{location}/versions/{one.manifest.version:06d}", one.sha256
+        ).wire()
+        for one in stored
+    }
+    rows = []
+    decided = set()
+    for record in sorted(verdicts, key=lambda record: record.sequence):
+        number = record.version.version
+        decided.add(number)
+        spec = specs.get(number, {"version": number, "sha256": record.version.sha256})
+        status = SpeculatorVersionStatus(**verdict_fields(record)).wire()
+        del status["phase"]
+        rows.append({"spec": spec, "status": status})
+    return rows + [{"spec": spec, "status": {}} for number, spec in specs.items() if number not in decided]
+
+
+def history_lines(rows: Iterable[Row], unicode: bool = True) -> list[Text]:
+    """The table of `history`."""
+    return show.columns(HEADER, (_row(row, unicode) for row in rows))
+
+
+def _row(row: Row, unicode: bool) -> list[Text | str]:
+    spec, status = row["spec"], row.get("status") or {}
+    data = spec.get("data") or {}
+    against = status.get("againstTargetOnly")
+    decided = show.moment(status.get("decidedAt"))
+    return [
+        str(spec["version"]),
+        show.short(spec.get("sha256", "")),
+        str(spec.get("trainingStep", show.NONE)),
+        f"{data.get('requests', 0)} ({data.get('requestsTotal', 0)})" if data else show.NONE,
+        (status.get("acceptLength") and f"{float(status['acceptLength']):.2f}") or show.NONE,
+        show.speedup(against),
+        str(against["pairs"]) if against else show.NONE,
+        show.phase(status.get("verdict") or status.get("phase") or "", unicode),
+        status.get("decidedBy") or show.NONE,
+        decided.strftime("%Y-%m-%d %H:%M:%S") if decided else show.NONE,
+        status.get("reason") or show.NONE,
+    ]
+
+
+def find(rows: Sequence[Row], number: int) -> Row:
+    """The latest row of a version."""
+    found = [row for row in rows if row["spec"]["version"] == number]
+    if not found:
+        known = ", ".join(str(n) for n in sorted({row["spec"]["version"] for row in rows})) or "none"
+        raise NotFound(
+            f"There is no version {number}; there are: {known}. --ledger finds those that the cluster no longer shows."
+        )
+    return found[-1]
+
+
+def differences(one: Row, other: Row) -> list[tuple[str, str, str]]:
+    """Field, first, second for each field that differs, in the order of the API."""
+    left, right = _flat(one), _flat(other)
+    names = [*left, *(name for name in right if name not in left)]
+    return [
+        (name, left.get(name, show.NONE), right.get(name, show.NONE))
+        for name in names
+        if left.get(name) != right.get(name)
+    ]
+
+
+def _flat(row: Row) -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for part in ("spec", "status"):
+        _flatten(row.get(part) or {}, "", flat)
+    return flat
+
+
+def _flatten(value: Mapping[str, Any], path: str, into: dict[str, str]) -> None:
+    for name, item in value.items():
+        here = f"{path}.{name}" if path else name
+        if isinstance(item, Mapping):
+            _flatten(item, here, into)
+        elif name != "observedGeneration":
+            into[here] = show.short(item) if name.lower().endswith("sha256") else str(item)
