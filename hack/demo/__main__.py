@@ -131,7 +131,8 @@ class Demo:
         """summary.json, versions.json and plot.png."""
         records = outputs.read_records(self.records)
         alpha = float(yaml.safe_load((MANIFESTS / "syncpolicy.yaml").read_text())["spec"]["canary"]["alpha"])
-        summary = outputs.summary(self.story, records, self.at, alpha, settings)
+        cancelled = json.loads((self.out / "traffic.json").read_text())["cancelled_requests"]
+        summary = outputs.summary(self.story, records, self.at, alpha, settings, cancelled)
         outputs.write_json(self.out / "summary.json", summary)
         outputs.write_json(self.out / "versions.json", summary["versions"])
         plot.draw(self.out / "plot.png", self.story, records, f"Speculator demo, SmolLM2-135M, {settings['domains']}")

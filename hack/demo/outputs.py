@@ -38,10 +38,16 @@ def version_entry(version: VersionView) -> dict[str, Any]:
 
 
 def summary(
-    story: Story, records: Sequence[Record], seconds: float, alpha: float | None, settings: dict[str, Any]
+    story: Story,
+    records: Sequence[Record],
+    seconds: float,
+    alpha: float | None,
+    settings: dict[str, Any],
+    cancelled: int = 0,
 ) -> dict[str, Any]:
     """The run in figures. `promoted` is the version whose lower bound is above the bar, or null with `why_not`."""
-    traffic = summarise(records, max((r.started + r.seconds for r in records), default=0.0) - _start(records))
+    span = max((r.started + r.seconds for r in records), default=0.0) - _start(records)
+    traffic = summarise(records, span, cancelled)
     winner = story.winner
     since = None if winner is None else _after(records, story, winner)
     return {
@@ -75,7 +81,7 @@ def _after(records: Sequence[Record], story: Story, winner: VersionView) -> dict
         "before_first_version": [r for r in records if r.started + r.seconds - origin < before_first],
         "after_promotion": [r for r in records if r.started - origin >= story.promoted_at],
     }
-    keys = ("requests", "failed_requests", "accept_length", "request_throughput", "tpot_p50", "ttft_p50")
+    keys = ("requests", "failed_requests", "tokens_per_step", "request_throughput", "tpot_p50", "ttft_p50")
     made: dict[str, Any] = {"version": winner.version}
     for name, members in spans.items():
         overall = summarise(members, 0.0).overall.model_dump(mode="json")

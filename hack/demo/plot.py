@@ -22,10 +22,11 @@ _SPAN = 10.0
 def draw(path: Path, story: Story, records: Sequence[Record], title: str) -> None:
     """Write the plot; works without any version too."""
     figure, (lengths, speeds, bounds) = pyplot.subplots(3, 1, figsize=(10, 10), height_ratios=(1, 1, 1.2))
+    speeds.sharex(lengths)
     figure.suptitle(title)
     good = [r for r in records if not r.error]
     ends = np.array([r.started + r.seconds - story.origin for r in good])
-    series(lengths, ends, good, "accept_length", "accept length\n(tokens per verify step)", "tab:blue")
+    series(lengths, ends, good, "tokens_per_step", "tokens per decode step\n(target-only: 1)", "tab:blue")
     series(
         speeds, ends, good, "request_throughput", "(T_in + T_out) / t per request\n(tokens per second)", "tab:purple"
     )

@@ -98,7 +98,7 @@ def picture(story: Story, records: Sequence[Record]) -> RenderableType:
     header.no_wrap, header.overflow = True, "ellipsis"
     rows: list[RenderableType] = [header, Text(status_line(reading), style="dim"), versions_table(reading)]
     rows.append(Text("traffic  " + traffic_line(story, records)))
-    rows.append(Text("accept length over time  ") + sparkline(records, story.origin))
+    rows.append(Text("tokens per decode step over time  ") + sparkline(records, story.origin))
     rows += [
         Text(f"{at:5.0f} s  {line}", style="dim", no_wrap=True, overflow="ellipsis") for at, line in story.news[-5:]
     ]
@@ -132,13 +132,13 @@ def versions_table(reading: Reading) -> Table:
 
 
 def sparkline(records: Sequence[Record], origin: float, width: int = 60, span: float = 10.0) -> Text:
-    """Mean accept length in spans of ten seconds, drawn between 1 and the largest."""
+    """Tokens per decode step in spans of ten seconds, drawn between 1 and the largest."""
     spans: dict[int, list[Record]] = {}
     for record in records:
         spans.setdefault(int((record.started + record.seconds - origin) / span), []).append(record)
     if not spans:
         return Text("-")
-    lengths = [summarise(spans.get(i, []), span).overall.accept_length for i in range(min(spans), max(spans) + 1)][
+    lengths = [summarise(spans.get(i, []), span).overall.tokens_per_step for i in range(min(spans), max(spans) + 1)][
         -width:
     ]
     top = max((length for length in lengths if length), default=1.0)

@@ -13,7 +13,8 @@ from .records import Record
 
 CONVENTIONS = {
     "accept_length": "tokens committed per verify step, bonus token included, as the server reported it; "
-    "target-only steps count as 1",
+    "target-only steps are no verify steps and are left out",
+    "tokens_per_step": "output tokens per decode step of any kind, a target-only step counting one token",
     "prompt_lookup_accept_length": "the same count for training-free prompt lookup (longest of 3/2/1-gram matches, "
     "a chain as long as the drafter's) replayed on the same tokens",
     "request_throughput": "(T_in + T_out) / t_request in tokens per second, mean over requests (Aurora paper)",
@@ -31,6 +32,7 @@ class GroupSummary(BaseModel):
     tokens_in: int
     tokens_out: int
     accept_length: float | None
+    tokens_per_step: float | None
     prompt_lookup_accept_length: float | None
     request_throughput: float | None = Field(description="Mean of (T_in + T_out) / t_request.")
     ttft_p50: float | None
@@ -84,6 +86,7 @@ def _group(records: Sequence[Record]) -> GroupSummary:
         tokens_in=sum(r.tokens_in for r in good),
         tokens_out=sum(r.tokens_out for r in good),
         accept_length=accept_length(good),
+        tokens_per_step=tokens_per_step(good),
         prompt_lookup_accept_length=(
             sum(r.prompt_lookup_tokens or 0 for r in good) / lookup_steps if lookup_steps else None
         ),
@@ -104,6 +107,17 @@ def accept_length(records: Sequence[Record]) -> float | None:
         taken = record.verify_steps or max(0, record.tokens_out - 1) / record.accept_length
         steps += taken
         tokens += taken * record.accept_length
+    return tokens / steps if steps else None
+
+
+def tokens_per_step(records: Sequence[Record]) -> float | None:
+    """Output tokens per decode step: 1 for target-only decoding, the accept length where every step verifies."""
+    tokens = steps = 0.0
+    for record in records:
+        decoded = max(0, record.tokens_out - 1)  # the first token comes from the prefill
+        verified = (record.verify_steps or 0) * (record.accept_length or 0.0)
+        tokens += decoded
+        steps += (record.verify_steps or 0) + max(0.0, decoded - verified)
     return tokens / steps if steps else None
 
 

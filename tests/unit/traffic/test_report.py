@@ -60,3 +60,11 @@ def test_prompt_lookup_is_a_ratio_of_sums() -> None:
 def test_an_empty_run_has_no_figures_rather_than_zeros() -> None:
     overall = summarise([], 1.0).overall
     assert (overall.accept_length, overall.ttft_p50, overall.request_throughput) == (None, None, None)
+
+
+def test_tokens_per_step_counts_target_only_steps_as_one_token() -> None:
+    only = record(tokens_out=31)
+    verified = record(tokens_out=31, accept_length=3.0, verify_steps=10)
+    half = record(tokens_out=31, accept_length=2.0, verify_steps=5)  # 10 tokens in 5 steps, 20 one by one
+    figures = [summarise([r], 1.0).overall.tokens_per_step for r in (only, verified, half)]
+    assert figures == pytest.approx([1.0, 3.0, 30 / 25])
