@@ -52,7 +52,7 @@ class Applier:
             try:
                 problem = await self._apply(identity, obj)
             except KubeError as error:
-                if error.status not in (400, 403, 409, 422):
+                if error.status not in (400, 403, 422):
                     raise
                 problem = Problem("ObjectRefused", f"{error}; correct the spec, or the operator's rights")
             if problem is not None:

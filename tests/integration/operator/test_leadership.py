@@ -1,6 +1,7 @@
 """Two replicas: one reconciles, the other is ready, and takes over."""
 
 import asyncio
+import signal
 
 from support.operator_harness import Operator, until
 
@@ -58,6 +59,31 @@ async def test_a_leader_that_is_stopped_hands_over_at_once(world) -> None:
         await until("the other leads", lambda: leader_of([other]), seconds=3)
     finally:
         other.stop()
+
+
+async def test_a_leader_that_was_frozen_finds_itself_replaced_and_writes_nothing(world) -> None:
+    other = second(world)
+    try:
+        world.operator.start()
+        await until("it leads", lambda: leader_of([world.operator]))
+        other.start()
+        await world.apply_speculator()
+        await world.until_condition("Ready", "True")
+        world.operator.process.send_signal(signal.SIGSTOP)
+        await until("the other leads", lambda: leader_of([other]), seconds=15)
+        await asyncio.sleep(1)
+        world.operator.process.send_signal(signal.SIGCONT)
+        await until("the first waits", lambda: stands_by(world.operator), seconds=5)
+        written = world.operator.requests("POST", "PUT", "PATCH", "DELETE")
+        await world.kube.delete("Service", world.namespace, "chat")
+        await until("the Service is back", lambda: world.kube.get("Service", world.namespace, "chat"), seconds=15)
+        assert world.operator.requests("POST", "PUT", "PATCH", "DELETE") == written
+    finally:
+        other.stop()
+
+
+async def stands_by(operator: Operator) -> bool:
+    return operator.get("/readyz") == (200, "standby")
 
 
 async def answers(operator: Operator) -> bool:

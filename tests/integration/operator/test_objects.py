@@ -31,6 +31,17 @@ async def test_every_object_is_made_with_the_speculator_as_its_owner(world) -> N
     assert (await world.get())["metadata"]["finalizers"] == ["speculator.dev/cleanup"]
 
 
+async def test_kubectl_waits_for_ready_and_shows_how_it_stands(world, apiserver) -> None:
+    await world.apply_speculator()
+    world.operator.start()
+    waiting = ("wait", "--for=condition=Ready", "--timeout=30s", "speculator/chat", "-n", world.namespace)
+    done = await asyncio.to_thread(apiserver.kubectl, *waiting)
+    assert "condition met" in done.stdout
+    shown = await asyncio.to_thread(apiserver.kubectl, "get", "speculators", "-n", world.namespace)
+    assert "Learning" in shown.stdout
+    assert "TargetOnly" in shown.stdout
+
+
 async def test_a_deleted_service_comes_back(world) -> None:
     await world.apply_speculator()
     world.operator.start()
