@@ -171,7 +171,8 @@ def looks(simulated: Simulated, policy: GatePolicy, alpha: float, other: int = 0
         if plain_sums:
             times = own[0][:, :count].sum(axis=1) / own[1][:, :count].sum(axis=1)
         else:
-            times = _refined(own[0][:, :count], own[1][:, :count], times)
+            sweeps = 20 if count == policy.burn_in_pairs else 2
+            times = _refined(own[0][:, :count], own[1][:, :count], times, sweeps)
         now = times[..., None]
         scores = [
             np.log((tokens[:, :count] @ now)[..., 0]) - seconds[:, :count]
@@ -186,12 +187,12 @@ def looks(simulated: Simulated, policy: GatePolicy, alpha: float, other: int = 0
     return Looks(mean, lower, upper)
 
 
-def _refined(seconds: Array, tokens: Array, times: Array) -> Array:
-    """Two sweeps of `gate.blocks.fit_times`, for [runs, rounds, buckets], from the times of the last look.
+def _refined(seconds: Array, tokens: Array, times: Array, sweeps: int) -> Array:
+    """Sweeps of `gate.blocks.fit_times`, for [runs, rounds, buckets], from the times of the last look.
 
-    As good as settled, and quick enough for thousands of runs.
+    From there two are as good as settled, and quick enough for thousands of runs.
     """
-    for _ in range(2):
+    for _ in range(sweeps):
         load = seconds.sum(axis=2) / (tokens @ times[..., None])[..., 0]
         times = seconds.sum(axis=1) / (load[:, None] @ tokens)[:, 0]
     return times

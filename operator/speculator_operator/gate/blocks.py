@@ -24,6 +24,9 @@ FIT_SWEEPS = 50
 FIT_TOLERANCE = 1e-9
 """Of the fit of target-only times: relative change at which it has settled."""
 
+CLOCK_GRAIN = 1e-9
+"""Seconds; a bucket that took less was not measured."""
+
 RoundKey = tuple[int, int, str]
 """(generation, round, pod uid): what is compared with each other, in the order pairs are counted."""
 
@@ -184,7 +187,10 @@ def score(block: Block, times: TargetOnlyTimes, min_coverage: float) -> Scored |
         return DropReason.UNCOVERED_BUCKETS
     if taken <= 0:
         return DropReason.NO_TIME
-    return Scored(block, math.log(equivalent / taken), left_out)
+    ratio = equivalent / taken
+    if not 0 < ratio < math.inf:
+        return DropReason.IMPOSSIBLE_NUMBERS
+    return Scored(block, math.log(ratio), left_out)
 
 
 def _distinct(blocks: Iterable[Block], dropped: Counter[DropReason]) -> list[Block]:
@@ -193,10 +199,10 @@ def _distinct(blocks: Iterable[Block], dropped: Counter[DropReason]) -> list[Blo
     conflicts: set[tuple[str, int, int]] = set()
     for block in blocks:
         key = block_key(block)
-        known = by_key.setdefault(key, block)
-        if known is block:
-            continue
-        if canonical_json(known) == canonical_json(block):
+        known = by_key.get(key)
+        if known is None:
+            by_key[key] = block
+        elif canonical_json(known) == canonical_json(block):
             dropped[DropReason.DUPLICATE] += 1
         else:
             conflicts.add(key)
@@ -208,8 +214,10 @@ def _distinct(blocks: Iterable[Block], dropped: Counter[DropReason]) -> list[Blo
 
 
 def _possible(block: Block) -> bool:
-    """Finite numbers, none negative."""
+    """Finite numbers, none negative, and no time too short for a clock."""
     return all(
-        math.isfinite(counters.seconds) and counters.seconds >= 0 and counters.tokens >= 0 and counters.steps >= 0
+        (counters.seconds == 0 or CLOCK_GRAIN <= counters.seconds < math.inf)
+        and counters.tokens >= 0
+        and counters.steps >= 0
         for counters in block.buckets.values()
     )
