@@ -133,8 +133,7 @@ class Eagle3Drafter(nn.Module):
 
     def finish(self, attended: Tensor, hidden: Tensor) -> Tensor:
         """Attention output [B, Nh, N, Dh] and the residual [B, N, H] -> the layer's output before the norm."""
-        batch, _, rows, _ = attended.shape
-        residual = hidden + self.midlayer.self_attn.o_proj(attended.transpose(1, 2).reshape(batch, rows, -1))
+        residual = hidden + self.midlayer.self_attn.o_proj(attended.transpose(1, 2).flatten(2))
         return residual + self.midlayer.mlp(self.midlayer.post_attention_layernorm(residual))  # type: ignore[no-any-return]
 
     def head(self, hidden: Tensor) -> Tensor:

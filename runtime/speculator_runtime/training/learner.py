@@ -55,8 +55,8 @@ class Learner:
         start: Checkpoint | None = None,
         device: torch.device | None = None,
     ) -> None:
-        """start: a drafter to fine-tune, whose vocabulary map is kept; None: random weights from `seed`, the head's rows
-        from the target's.
+        """start: a drafter to fine-tune, whose vocabulary map is kept; None: random weights from `seed`, head rows
+        from the target.
         """
         self.config = config
         self.training = training

@@ -119,16 +119,17 @@ def chain_attention(
     """
     heads, rows, size = query.shape
     kv_heads, context, _ = keys.shape
-    grouped = (query * size**-0.5).view(kv_heads, heads // kv_heads, rows, size)
-    shared = grouped.reshape(kv_heads, -1, size) @ keys.transpose(1, 2)
+    groups = heads // kv_heads
+    grouped = (query * size**-0.5).view(kv_heads, groups, rows, size)
+    shared = grouped.reshape(kv_heads, groups * rows, size) @ keys.transpose(1, 2)
     visible = torch.arange(context, device=query.device) <= offset + torch.arange(rows, device=query.device)[:, None]
-    scores = [shared.view(kv_heads, -1, rows, context).masked_fill(~visible, float("-inf"))]
+    scores = [shared.view(kv_heads, groups, rows, context).masked_fill(~visible, float("-inf"))]
     scores += [(grouped * key[:, None, :rows]).sum(-1, keepdim=True) for key in own_keys]
     joined = torch.cat(scores, dim=-1) if own_keys else scores[0]
     weights = torch.softmax(joined, dim=-1, dtype=torch.float64 if joined.dtype == torch.float64 else torch.float32)
     weights = weights.to(values.dtype)
-    output = weights[..., :context].reshape(kv_heads, -1, context) @ values
-    output = output.view(kv_heads, -1, rows, size)
+    output = weights[..., :context].reshape(kv_heads, groups * rows, context) @ values
+    output = output.view(kv_heads, groups, rows, size)
     for j, value in enumerate(own_values):
         output = output + weights[..., context + j, None] * value[:, None, :rows]
     return output.reshape(heads, rows, size)
