@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -51,7 +52,8 @@ class Cluster:
             raise CliError(_config_sentence(error, where)) from error
         chosen = next((entry for entry in contexts if entry["name"] == where.context), active)
         details = chosen.get("context") or {}
-        configuration.retries = urllib3.Retry(connect=1, read=0, redirect=0, other=0)
+        # A retry would log a warning between our lines, and a dead address would be waited for twice.
+        configuration.retries = urllib3.Retry(connect=0, read=0, redirect=0, other=0)
         self.namespace: str = where.namespace or details.get("namespace") or "default"
         self.user: str = details.get("user") or ""
         self.server: str = configuration.host
@@ -236,7 +238,8 @@ class Cluster:
 def _innermost(error: BaseException) -> str:
     reason = getattr(error, "reason", None)
     text = str(reason if reason is not None else error)
-    return text.rsplit(": ", 1)[-1].strip("()'\" ") or type(error).__name__
+    text = re.sub(r"\[Errno -?\d+\] ", "", text.rsplit(": ", 1)[-1])
+    return text.strip("()'\" ") or type(error).__name__
 
 
 def _config_sentence(error: Exception, where: Where) -> str:

@@ -26,6 +26,10 @@ class NotFound(CliError):
     """The object that was named does not exist."""
 
 
+class Conflict(CliError):
+    """The object is no longer at the resourceVersion that was read."""
+
+
 _FORBIDDEN = re.compile(
     r'User "(?P<user>[^"]*)" cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"'
     r'(?: in the namespace "(?P<namespace>[^"]*)")?'
@@ -48,7 +52,7 @@ def api_error(error: ApiException, doing: str) -> CliError:
     if error.status == 404:
         return NotFound(f"Could not {doing}: it does not exist.")
     if error.status == 409:
-        return CliError(f"Could not {doing}: somebody else changed it at the same moment; look again, then repeat.")
+        return Conflict(f"Could not {doing}: somebody else changed it at the same moment; look again, then repeat.")
     if error.status == 422:
         return CliError(f"Could not {doing}: the cluster refuses it: {_causes(status) or message}.")
     return CliError(f"Could not {doing}: the API server answered {error.status}: {message}.")

@@ -16,7 +16,7 @@ HEADER = (
     "VERSION",
     "SHA256",
     "STEP",
-    "REQUESTS",
+    "REQUESTS (ALL)",
     "ACCEPT",
     "SPEEDUP",
     "PAIRS",

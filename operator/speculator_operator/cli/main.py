@@ -6,7 +6,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from speculator_operator.cli import reading, verifying
+from speculator_operator.cli import reading, verifying, waiting, writing
 from speculator_operator.cli.errors import CliError
 
 
@@ -40,3 +40,13 @@ app.command()(reading.history)
 app.command()(reading.diff)
 app.command()(reading.explain)
 app.command()(verifying.verify)
+app.command()(waiting.wait)
+app.command()(writing.promote)
+app.command()(writing.abort)
+app.command()(writing.retry)
+app.command()(writing.rollback)
+app.command()(writing.pause)
+app.command()(writing.resume)
+app.command("target-only")(writing.target_only)
+app.command()(writing.pin)
+app.command()(writing.auto)

@@ -163,7 +163,11 @@ def diff(
     if output is not None:
         screen.data({field: {str(first): left, str(second): right} for field, left, right in found}, output)
     else:
-        screen.lines(show.columns(("FIELD", f"VERSION {first}", f"VERSION {second}"), found))
+        # Sentences are too long for columns.
+        table = [row for row in found if row[0] != "message"]
+        screen.lines(show.columns(("FIELD", f"VERSION {first}", f"VERSION {second}"), table))
+        for _, left, right in (row for row in found if row[0] == "message"):
+            screen.lines(["", f"Version {first}: {left}", f"Version {second}: {right}"])
 
 
 def _rows(

@@ -1,7 +1,7 @@
 """A Speculator with a history on a real API server and a real S3 server, as an operator would have left it.
 
-Versions 1 (promoted), 2 (rejected as slower) and 3 (on trial) with simulated blocks as evidence; the gate's own code made
-the verdicts. No operator runs: where a command waits for one, the test plays it.
+Versions 1 (promoted), 2 (rejected as slower) and 3 (on trial) with simulated blocks as evidence; the gate's own code
+made the verdicts. No operator runs: where a command waits for one, the test plays it.
 """
 
 import os
@@ -24,6 +24,7 @@ from speculator_operator.reconcile.versions import version_object
 from speculator_operator.rollout import CandidateRun, PhaseReport, RolloutPolicy, RunState, VersionPhase
 from speculator_operator.rollout.records import make_record
 from speculator_operator.rollout.state import RejectedDigest
+from speculator_runtime.contracts.control import BucketCounters
 from speculator_runtime.contracts.ledger import DataWindow, Verdict
 from speculator_runtime.contracts.plan import Arm, Block, VersionRef
 from speculator_runtime.storage import Ledger
@@ -102,30 +103,31 @@ class Cli:
         self.set_status(status, "speculatorversion", obj["metadata"]["name"])
 
 
-def user(cli: Cli, folder: Path, name: str, *rules: dict[str, Any]) -> Path:
-    """The kubeconfig of a user who impersonates nobody and may do only this in the namespace."""
-    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": name, "namespace": cli.namespace}}
+def account(cli: Cli, folder: Path, name: str, *rules: dict[str, Any]) -> Path:
+    """The kubeconfig of a ServiceAccount that may do only this, in the namespace that its context names."""
     group = "rbac.authorization.k8s.io"
+    meta = {"name": name, "namespace": cli.namespace}
+    role = {"apiVersion": f"{group}/v1", "metadata": meta}
     cli.apiserver.apply(
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
         {**role, "kind": "Role", "rules": list(rules)},
         {
             **role,
             "kind": "RoleBinding",
             "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
-            "subjects": [{"kind": "User", "apiGroup": group, "name": name}],
+            "subjects": [{"kind": "ServiceAccount", **meta}],
         },
     )
+    token = cli.apiserver.kubectl("create", "token", name, "-n", cli.namespace).stdout.strip()
+    return kubeconfig(cli, folder / f"{name}.kubeconfig", {"token": token})
+
+
+def kubeconfig(cli: Cli, path: Path, user: dict[str, Any] | None = None, **cluster: Any) -> Path:
+    """The administrator's kubeconfig with another user or cluster, and the namespace in its context."""
     config = yaml.safe_load(cli.apiserver.kubeconfig.read_text())
-    config["users"][0]["user"]["as"] = name
-    token = cli.apiserver.kubectl("create", "serviceaccount", name, "-n", cli.namespace)
-    assert token.returncode == 0
-    token = cli.apiserver.kubectl("create", "token", name, "-n", cli.namespace)
-    config["users"][0]["user"] = {"token": token.stdout.strip()}
-    cli.apiserver.kubectl(
-        "patch", "rolebinding", name, "-n", cli.namespace, "--type=merge", "-p",
-        yaml.safe_dump({"subjects": [{"kind": "ServiceAccount", "name": name, "namespace": cli.namespace}]}),
-    )  # fmt: skip
-    path = folder / f"{name}.kubeconfig"
+    config["contexts"][0]["context"]["namespace"] = cli.namespace
+    config["users"][0]["user"] = user or config["users"][0]["user"]
+    config["clusters"][0]["cluster"] |= cluster
     path.write_text(yaml.safe_dump(config))
     return path
 
@@ -154,12 +156,19 @@ def run_blocks(drafters: tuple[Drafter, ...], refs: dict[VersionRef, VersionRef]
         block.model_copy(
             update={
                 "generation": generation,
+                "buckets": {size: with_histogram(counters) for size, counters in block.buckets.items()},
                 "version": refs[block.version] if block.version else None,
                 "started": started + 20.0 * block.index,
             }
         )
         for block in found
     ]
+
+
+def with_histogram(counters: BucketCounters) -> BucketCounters:
+    """Sequences that got one token and those that got two, as the totals say."""
+    twice = counters.tokens - counters.sequences
+    return counters.model_copy(update={"accept_histogram": {1: counters.sequences - twice, 2: twice} if twice else {}})
 
 
 @dataclass
@@ -224,12 +233,11 @@ def arrange(cli: Cli, folder: Path) -> Made:
         record = records.get(number)
         reason, message = (record.reason, record.message) if record else ("Canary", "on trial")
         cli.create_version(speculator, stored[number], PhaseReport(phase.value, reason, message, record))
-    interval = records[1].against_target_only
-    assert interval is not None
     status = SpeculatorStatus(
         observed_generation=1,
         phase="Canary",
-        message="against target-only decoding: 12 of at least 30 pairs",
+        message="against target-only decoding: 1.243, surely between 0.981 and 1.576 after 12 pairs; the lower bound "
+        "must pass 1.00",
         conditions=[
             {
                 "type": kind,
@@ -251,7 +259,7 @@ def arrange(cli: Cli, folder: Path) -> Made:
         stable=VersionRefStatus.of(refs[1]),
         candidate=VersionRefStatus.of(refs[3]),
         step="1/1",
-        speedup=Speedup.of(interval),
+        speedup=Speedup(estimate="1.2434", lower="0.9812", upper="1.5757", pairs=12),
         rollout=state.to_status(),
         latest_version=3,
     )
