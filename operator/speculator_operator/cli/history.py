@@ -9,7 +9,7 @@ from speculator_operator.api.version import SpeculatorVersionStatus, verdict_fie
 from speculator_operator.cli import show
 from speculator_operator.cli.cluster import KubeObject
 from speculator_operator.cli.errors import NotFound
-from speculator_runtime.contracts.ledger import VerdictRecord
+from speculator_runtime.contracts.ledger import VerdictRecord, version_prefix
 from speculator_runtime.storage.chain import StoredManifest
 
 HEADER = (
@@ -32,27 +32,28 @@ Row = Mapping[str, Any]
 
 def ledger_rows(
     speculator: str, location: str, stored: Iterable[StoredManifest], verdicts: Iterable[VerdictRecord]
-) -> list[KubeObject]:
-    """Rows from the ledger: each decision in order, then the versions nobody decided on yet.
+) -> tuple[list[KubeObject], list[str]]:
+    """Rows from the ledger: each decision in order, then the versions nobody decided on yet; and what is wrong there.
 
-    location: `s3://BUCKET/PREFIX`.
+    location: `s3://BUCKET/PREFIX`. A manifest that the cluster would refuse (anybody may have written it) still gets
+    its row, with number and digest alone.
     """
-    specs = {
-        one.manifest.version: version_spec(
-            one.manifest, speculator, f"{location}/versions/{one.manifest.version:06d}", one.sha256
-        ).wire()
-        for one in stored
-    }
+    specs, problems = {}, []
+    for one in stored:
+        number = one.manifest.version
+        try:
+            spec = version_spec(one.manifest, speculator, f"{location}/{version_prefix(number)}", one.sha256)
+            specs[number] = spec.wire()
+        except ValueError as error:
+            specs[number] = {"version": number, "sha256": one.manifest.sha256}
+            problems.append(f"manifest of version {number}: {' '.join(str(error).split())}")
     rows = []
-    decided = set()
     for record in sorted(verdicts, key=lambda record: record.sequence):
-        number = record.version.version
-        decided.add(number)
-        spec = specs.get(number, {"version": number, "sha256": record.version.sha256})
         status = SpeculatorVersionStatus(**verdict_fields(record)).wire()
         del status["phase"]
-        rows.append({"spec": spec, "status": status})
-    return rows + [{"spec": spec, "status": {}} for number, spec in specs.items() if number not in decided]
+        rows.append({"spec": specs[record.version.version], "status": status})
+    decided = {row["spec"]["version"] for row in rows}
+    return rows + [{"spec": spec, "status": {}} for number, spec in specs.items() if number not in decided], problems
 
 
 def history_lines(rows: Iterable[Row], unicode: bool = True) -> list[Text]:

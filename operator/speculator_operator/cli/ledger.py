@@ -42,6 +42,7 @@ class History:
         except InvalidResource as error:
             raise CliError(f"{error}; does this plugin have the same version as the operator?") from error
         self.name = speculator.metadata.name
+        self.problems: list[str] = []
         settings = store_settings(speculator)
         if endpoint is not None:
             settings = settings.model_copy(update={"endpoint": endpoint})
@@ -53,11 +54,19 @@ class History:
             raise self._failed(error) from error
 
     def stored(self) -> list[StoredManifest]:
-        """All published versions, ascending."""
+        """All published versions that can be read, ascending; what is wrong with others is added to `problems`."""
+        found = []
         try:
-            return [self.ledger.read_stored(manifest.version) for manifest in self.ledger.list_versions()]
+            for number in self.ledger.version_numbers():
+                try:
+                    found.append(self.ledger.read_stored(number))
+                except ObjectNotFoundError:  # Claimed, and still being uploaded or given up.
+                    continue
+                except CorruptObjectError as error:
+                    self.problems.append(str(error))
         except StoreError as error:
             raise self._failed(error) from error
+        return found
 
     def verdicts(self, versions: Iterable[int]) -> list[VerdictRecord]:
         """All decisions on these versions in order."""
@@ -70,8 +79,11 @@ class History:
     def rows(self) -> list[KubeObject]:
         """For `history` and `diff`."""
         stored = self.stored()
-        verdicts = self.verdicts(one.manifest.version for one in stored)
-        return ledger_rows(self.name, self.location, stored, verdicts)
+        rows, hidden = ledger_rows(
+            self.name, self.location, stored, self.verdicts(one.manifest.version for one in stored)
+        )
+        self.problems += hidden
+        return rows
 
     def verify(self, version: int) -> list[Finding]:
         """Recompute each decision on a version, and check where it comes from. Raises NotFound for an unknown one."""

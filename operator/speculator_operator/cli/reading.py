@@ -1,5 +1,6 @@
 """Commands that only read the cluster: list, get, status, history, diff, explain."""
 
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -178,7 +179,11 @@ def _rows(
         return cluster.versions(name)
     from speculator_operator.cli.ledger import History  # boto3 takes a second to load.
 
-    return History(cluster, cluster.speculator(name), credentials, endpoint).rows()
+    history = History(cluster, cluster.speculator(name), credentials, endpoint)
+    rows = history.rows()
+    for problem in history.problems:
+        sys.stderr.write(f"Warning: {problem}\n")
+    return rows
 
 
 def explain(
