@@ -10,6 +10,7 @@ from speculator_operator.cli.cluster import Cluster, KubeObject
 from speculator_operator.cli.errors import CliError, NotFound
 from speculator_operator.cli.history import ledger_rows
 from speculator_operator.cli.options import Credentials
+from speculator_operator.cli.series import Series, series
 from speculator_operator.kube.ledger import S3Credentials, s3_client
 from speculator_operator.kube.observe import secret_values
 from speculator_operator.resources.configmap import store_settings
@@ -84,6 +85,17 @@ class History:
         )
         self.problems += hidden
         return rows
+
+    def series(self) -> Series:
+        """For `plot`: all decisions and all blocks."""
+        stored = self.stored()
+        numbers = [one.manifest.version for one in stored]
+        verdicts = self.verdicts(numbers)
+        try:
+            blocks = self._evidence(numbers)
+        except StoreError as error:
+            raise self._failed(error) from error
+        return series(verdicts, blocks, [one.manifest.created for one in stored])
 
     def verify(self, version: int) -> list[Finding]:
         """Recompute each decision on a version, and check where it comes from. Raises NotFound for an unknown one."""

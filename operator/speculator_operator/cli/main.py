@@ -6,7 +6,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from speculator_operator.cli import reading, verifying, waiting, writing
+from speculator_operator.cli import plotting, reading, verifying, waiting, writing
 from speculator_operator.cli.errors import CliError
 
 
@@ -40,6 +40,7 @@ app.command()(reading.history)
 app.command()(reading.diff)
 app.command()(reading.explain)
 app.command()(verifying.verify)
+app.command()(plotting.plot)
 app.command()(waiting.wait)
 app.command()(writing.promote)
 app.command()(writing.abort)

@@ -201,7 +201,7 @@ def arrange(cli: Cli, folder: Path) -> Made:
             refs[number],
             verdict,
             (decision.reason, decision.message),
-            AT.replace(hour=9 + number),
+            AT.replace(hour=9 + 2 * number, minute=40),
             report=report,
             blocks=blocks,
             gate=POLICY.gate,
