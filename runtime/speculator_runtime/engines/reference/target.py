@@ -18,6 +18,7 @@ from speculator_runtime.drafter.config import capture_layers
 
 from .attention import ATTENTION_NAME, slot_mask, transformers_attention
 from .cache import SlotCache
+from .packing import can_pack, pack_linears
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 # Architectures whose model forward is: embed, rotary, layers in order, norm. Others (scaled embeddings, alternating
@@ -55,6 +56,11 @@ class Target:
         self.digest = digest
         self.model = model.eval().requires_grad_(False)
         self._body = model.model
+        # Kept apart: packing replaces the module, and tied heads share it with the embedding anyway.
+        self.head_weight: Tensor = model.lm_head.weight
+        if can_pack(model.dtype, model.device):
+            with torch.no_grad():
+                pack_linears(model)
         self._head = model.lm_head
         self.layers: int = config.num_hidden_layers
         self.capture_layers = capture_layers(self.layers)
@@ -78,12 +84,6 @@ class Target:
     def embedding(self) -> Tensor:
         """Token embedding [V, H]: the drafter reads it too."""
         weight: Tensor = self._body.embed_tokens.weight
-        return weight
-
-    @property
-    def head_weight(self) -> Tensor:
-        """[V, H]."""
-        weight: Tensor = self._head.weight
         return weight
 
     @property
