@@ -105,14 +105,14 @@ def _on_trial(name: str, status: dict[str, Any], now: datetime) -> Parts:
         )
     elif burn_in:
         because.append(f"No bound is looked at before {burn_in} pairs of blocks.")
+    waiting = _pause(run, policy, now)
+    if waiting:
+        return f"Version {number} passed step {status.get('step')}; {waiting}.", because, steps[::-1]
     if most:
         undecided = {"Hold": "it is kept out without being rejected", "Reject": "it is rejected"}
         outcome = undecided.get(policy.get("onInconclusive", "Hold"), "it is not promoted")
         because.append(f"If {most} pairs do not decide, {outcome}.")
     because.append(f"The gate says: {status['message']}")
-    waiting = _pause(run, policy, now)
-    if waiting:
-        return f"Version {number} passed step {status.get('step')}; {waiting}.", because, steps[::-1]
     return f"Version {number} is on trial, step {status.get('step')}: there is not enough evidence yet.", because, steps
 
 
@@ -150,7 +150,8 @@ def _no_version(status: dict[str, Any]) -> Parts:
 def _decided(name: str, status: dict[str, Any], newest: KubeObject, now: datetime) -> Parts:
     number, own = newest["spec"]["version"], newest.get("status") or {}
     phase = own.get("phase", "Published")
-    verdict = f"{own.get('decidedBy') or 'The gate'}: {own.get('message') or own.get('reason') or 'no message'}"
+    said, by = own.get("message") or own.get("reason") or "no message", own.get("decidedBy") or "the gate"
+    verdict = said if by in said else f"Decided by {by}: {said}"
     stable = status.get("stable") or {}
     if stable.get("version") == number:
         fallback = status.get("fallback") or {}

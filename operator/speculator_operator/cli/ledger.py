@@ -15,9 +15,17 @@ from speculator_operator.kube.ledger import S3Credentials, s3_client
 from speculator_operator.kube.observe import secret_values
 from speculator_operator.resources.configmap import store_settings
 from speculator_operator.rollout import verify_record
+from speculator_operator.rollout.evidence import seen
 from speculator_runtime.contracts.ledger import Verdict, VerdictRecord
 from speculator_runtime.contracts.plan import Block
-from speculator_runtime.storage import CorruptObjectError, CredentialsError, Ledger, ObjectNotFoundError, StoreError
+from speculator_runtime.storage import (
+    CorruptObjectError,
+    CredentialsError,
+    Ledger,
+    ObjectNotFoundError,
+    StoreError,
+    evidence_sha256,
+)
 from speculator_runtime.storage.chain import StoredManifest, check_chain
 
 OWN = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE")
@@ -27,11 +35,16 @@ FLEET = {Verdict.FALLBACK, Verdict.RECOVERED}
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was verified."""
+    """One thing that was verified.
+
+    decision: whether it is a verdict. recomputed: whether its evidence gave it again.
+    """
 
     what: str
     agrees: bool
     message: str
+    decision: bool = False
+    recomputed: bool = False
 
 
 class History:
@@ -137,16 +150,22 @@ class History:
             records = self.ledger.read_verdicts(version)
         except CorruptObjectError as error:
             return [Finding(f"verdicts on version {version}", False, str(error))]
-        findings = []
-        for record in records:
-            what = f"verdict {record.sequence}, {record.verdict.value} ({record.reason})"
-            try:
-                blocks = self._evidence(numbers if record.verdict in FLEET else (version,))
-                agrees, message = verify_record(record, blocks)
-            except (CorruptObjectError, ValueError) as error:
-                agrees, message = False, f"it cannot be recomputed: {error}"
-            findings.append(Finding(what, agrees, message))
-        return findings
+        return [self._decision(record, numbers if record.verdict in FLEET else (version,)) for record in records]
+
+    def _decision(self, record: VerdictRecord, versions: Iterable[int]) -> Finding:
+        what = f"verdict {record.sequence}, {record.verdict.value} ({record.reason})"
+        through = record.parameters.get("through")
+        try:
+            blocks = self._evidence(versions)
+            agrees, message = verify_record(record, blocks)
+            if record.decided_by == "gate" and isinstance(through, str):
+                return Finding(what, agrees, message, decision=True, recomputed=agrees)
+            # A person decided. What they saw is still in the record, and must still be there.
+            if isinstance(through, str) and evidence_sha256(seen(blocks, through)) != record.evidence_sha256:
+                agrees, message = False, f"decided by {record.decided_by}; the evidence it shows has changed since"
+        except (CorruptObjectError, ValueError) as error:
+            agrees, message = False, f"it cannot be recomputed: {error}"
+        return Finding(what, agrees, message, decision=True)
 
     def _evidence(self, versions: Iterable[int]) -> list[Block]:
         return [block for number in versions for block in self.ledger.read_evidence(number)]

@@ -63,6 +63,8 @@ class Cli:
         done = CliRunner().invoke(app, [*arguments, "-n", self.namespace], env=env)
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception
+        # pytest shows it when a test fails, and -s always.
+        print(f"\n$ kubectl speculator {' '.join(arguments)}\n{done.stdout}{done.stderr}[exit {done.exit_code}]")
         return Ran(done.exit_code, done.stdout, done.stderr)
 
     @property
@@ -139,6 +141,7 @@ def publish(ledger: Ledger, folder: Path, number: int, parent: StoredManifest | 
     manifest = make_manifest(number, files, parent)
     manifest = manifest.model_copy(
         update={
+            "created": AT.replace(hour=8 + 2 * number, minute=45),
             "training_policy_sha256": "b" * 64,
             "data": window,
             "metrics": {"loss": round(2.5 / number, 3)},
@@ -151,7 +154,7 @@ def publish(ledger: Ledger, folder: Path, number: int, parent: StoredManifest | 
 def run_blocks(drafters: tuple[Drafter, ...], refs: dict[VersionRef, VersionRef], generation: int) -> list[Block]:
     """Blocks of a canary with these drafters, as versions of the ledger."""
     found = as_blocks(simulate(World(load_deviation=0.05), drafters, 1, PAIRS, seed=generation), 0, PAIRS)
-    started = AT.timestamp() + 3600 * generation
+    started = AT.timestamp() + 3600 * (generation - 0.1)
     return [
         block.model_copy(
             update={

@@ -82,10 +82,11 @@ def test_kubectl_finds_the_plugin_and_completion_knows_the_names(chat, tmp_path)
     kubectl = chat.apiserver.binaries["kubectl"]
     done = subprocess.run([kubectl, "speculator", "list"], env=env, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.split()[10]) == (0, "chat"), done.stderr
-    words = {"COMP_WORDS": "kubectl-speculator get ch", "COMP_CWORD": "2"}
-    env |= {"_KUBECTL_SPECULATOR_COMPLETE": "complete_bash", **words}
-    done = subprocess.run([BIN / "kubectl-speculator"], env=env, capture_output=True, text=True, timeout=60)
-    assert done.stdout.split() == ["chat"], done.stderr
+    complete = [sys.executable, "-m", "speculator_operator.cli.completion"]
+    done = subprocess.run([*complete, "get", "ch"], env=env, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["chat", ":4"], done.stderr
+    done = subprocess.run([*complete, "roll"], env=env, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["rollback", ":4"], done.stderr
 
 
 def test_watching_on_a_terminal_draws_in_place_and_ends_quietly(chat, tmp_path):

@@ -81,7 +81,7 @@ def test_a_rejected_version_shows_its_figures_and_how_to_retry():
     found = explain(speculator({"stable": {"version": 3}}), [version(3, "Promoted"), rejected], NOW)
     assert found.answer.startswith("The newest version, 4, was rejected;")
     assert found.because[:2] == (
-        "gate: it is slower",
+        "Decided by gate: it is slower",
         "Speedup over target-only decoding 0.900 [0.850, 0.950] from 40 pairs.",
     )
     assert found.next_steps[0] == "kubectl speculator retry chat 4"
@@ -106,7 +106,7 @@ def test_conditions_that_are_not_as_wanted_a_refused_action_and_an_unseen_spec_a
     status = {"conditions": conditions, "lastAction": action, "stable": {"version": 3}}
     found = explain(speculator(status, generation=2), [version(3, "Promoted", message="faster")], NOW)
     assert found.because == (
-        "gate: faster",
+        "Decided by gate: faster",
         "The operator has not seen the latest change of the spec yet.",
         "The last action, abort.me.1, was refused: Abort: there is no candidate.",
         "TrainerHealthy is False (TrainerStarting): not ready yet",
