@@ -42,6 +42,8 @@ def explain(speculator: KubeObject, versions: Sequence[KubeObject], now: datetim
     if action.get("result") == "Refused":
         because.append(f"The last action, {action['id']}, was refused: {action.get('message', '')}.")
     for condition in status.get("conditions") or []:
+        if condition["type"] == "SpeculationActive" and not status.get("stable"):
+            continue  # Before a first promotion it cannot be, which the answer says already.
         wanted = WANTED.get(condition["type"])
         if wanted and condition["status"] not in (wanted, "Unknown"):
             because.append(

@@ -59,5 +59,7 @@ def _summary(findings: "Sequence[Finding]") -> str:
     if not decisions:
         return "nothing was decided on it yet"
     others = len(decisions) - recomputed
+    if not recomputed:
+        return f"the ledger is whole; its {others} decisions were not made from pairs of blocks, so none was recomputed"
     rest = f"; {others} not made from pairs of blocks, so not recomputed" if others else ""
     return f"{recomputed} of {len(decisions)} decisions recomputed, in agreement{rest}"
