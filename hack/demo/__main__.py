@@ -35,6 +35,12 @@ BAR = 1.1
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
+def draft_steps() -> int:
+    """Length of the drafter's chain in the manifests: prompt lookup is counted with the same."""
+    spec = yaml.safe_load((MANIFESTS / "speculator.yaml").read_text())["spec"]
+    return int(spec["drafter"]["steps"])
+
+
 class Demo:
     """One run; the steps are called in order by `main`."""
 
@@ -93,7 +99,7 @@ class Demo:
         command = [
             str(Path(sys.executable).parent / "speculator-traffic"), "--url", url, "--domains", domains,
             "--concurrency", str(concurrency), "--seed", str(seed), "--duration", "3600", "--max-tokens", "96",
-            "--tokenizer", str(prepare(self.say)), "--draft-tokens", "3",
+            "--tokenizer", str(prepare(self.say)), "--draft-tokens", str(draft_steps()),
             "--records", str(self.records), "--summary", str(self.out / "traffic.json"),
         ]  # fmt: skip
         self.say(f"traffic through {url}: {domains}, {concurrency} at a time")

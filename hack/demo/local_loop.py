@@ -159,7 +159,7 @@ class Driver:
                 **({"shape": shape} if shape else {}),
             }
         )
-        self._agent.put("/v1/plan", content=plan.model_dump_json()).raise_for_status()
+        self._agent.put("/v1/plan", json=plan.model_dump(mode="json")).raise_for_status()
 
     def judge(self, candidate: VersionRef) -> tuple[str, str]:
         """Outcome and figures after the blocks so far."""
@@ -173,6 +173,7 @@ class Driver:
             f"accept {length and round(length, 2)}, TTFT ratio {report.ttft_ratio and round(report.ttft_ratio, 2)}, "
             f"dropped {dict(report.dropped)}, buckets "
             + str({b: (r.steps, r.speedup and round(r.speedup, 2)) for b, r in report.buckets.items()})
+            + f", domains { ({d: r.accept_length and round(r.accept_length, 2) for d, r in report.domains.items()}) }"
         )
         return decide(report, gate).outcome.value, text
 
