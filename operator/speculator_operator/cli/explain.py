@@ -145,7 +145,7 @@ def _no_version(status: dict[str, Any]) -> Parts:
     return (
         "No version has been published yet: the drafter is still learning.",
         because,
-        ["A version comes after spec.publish.firstAfterRequests of the SyncPolicy; send traffic."],
+        ["Send traffic: the first version comes after spec.publish.firstAfterRequests of the SyncPolicy."],
     )
 
 
