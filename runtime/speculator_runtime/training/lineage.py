@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from speculator_runtime.contracts.control import RefusalReason
 from speculator_runtime.contracts.settings import TrainerSettings
 from speculator_runtime.drafter.checkpoint import (
     CONFIG_FILE,
@@ -117,7 +118,13 @@ def _start(
     folder.mkdir(parents=True, exist_ok=True)
     try:
         remote = open_source(source, settings.store)
+        found = remote.files()
         for name in (WEIGHTS_FILE, CONFIG_FILE):
+            if name not in found:
+                raise CheckpointRefused(
+                    RefusalReason.MISSING,
+                    f"{source} holds {sorted(found)} but no {name}; point drafter.init_from at a drafter checkpoint",
+                )
             remote.download(name, folder / name)
         return read_checkpoint(folder, config), source
     finally:

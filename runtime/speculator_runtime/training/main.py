@@ -4,6 +4,8 @@ import argparse
 import importlib.metadata
 import logging
 import os
+import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -114,6 +116,7 @@ def serve(settings: TrainerSettings) -> bool:
     """Until SIGTERM (True) or until a thread fails (False)."""
     secrets = Path(settings.secrets_directory)
     trainer_keys(secrets)
+    listener = _listen(settings.host, settings.port)
     trainer = make_trainer(settings)
     receiver = TraceReceiver(settings.trace_bind, lambda: trainer_keys(secrets))
 
@@ -125,22 +128,30 @@ def serve(settings: TrainerSettings) -> bool:
     server = uvicorn.Server(
         uvicorn.Config(
             app,
-            host=settings.host,
-            port=settings.port,
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=5,
         )
     )
     log.info("traces on %s, status on %s:%d", receiver.endpoint, settings.host, settings.port)
+    # uvicorn raises the signal that ended it again, for whoever had a handler before: ours lets the last checkpoint be.
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ending, lambda *_: None)
     program.start()
     try:
-        server.run()
+        server.run(sockets=[listener])
     finally:
         program.stop()
-    if not server.started:
-        raise OSError(f"could not listen on {settings.host}:{settings.port}; see the log above")
     return not program.failed
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A listening socket; raises OSError that names host and port."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        raise OSError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
 
 
 def main(argv: list[str] | None = None) -> int:
