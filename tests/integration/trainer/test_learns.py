@@ -42,8 +42,8 @@ def prompts() -> list[list[int]]:
     return [torch.randint(3, 320, (6,), generator=generator).tolist() for _ in range(PROMPTS)]
 
 
-def run(target, proposer=None) -> tuple[Batch, int]:
-    """All prompts in one batch, target-only or with chains of 3; returns the batch and its decode steps per request."""
+def run(target, proposer=None) -> tuple[Batch, list[Sequence], int]:
+    """All prompts in one batch, target-only or with chains of 3; returns batch, requests, and decode steps in all."""
     batch = Batch(target, PROMPTS, 64, CaptureOptions(top_k=32, rejected=False))
     if proposer is not None:
         batch.proposer = proposer(batch)
@@ -51,15 +51,17 @@ def run(target, proposer=None) -> tuple[Batch, int]:
         batch.admit(Sequence(len(tokens), list(tokens), ANSWER, capture=True))
         while not batch.prefill(64):
             pass
-    steps = 0
+    requests, steps = list(batch.sequences), 0
     shape = DraftShape(steps=STEPS, topk=1, draft_tokens=STEPS + 1)
-    while not all(s.stopped for s in batch.sequences):
-        steps += sum(not s.stopped for s in batch.sequences)
+    while not all(s.stopped for s in requests):
+        steps += len(batch.sequences)
         if proposer is None:
             batch.step_target_only()
-        else:
-            batch.step_verify(batch.propose(shape))
-    return batch, steps
+            continue
+        batch.step_verify(batch.propose(shape))
+        for sequence in [s for s in batch.sequences if s.stopped]:
+            batch.remove(sequence)
+    return batch, requests, steps
 
 
 def traces(target, batch: Batch) -> list[Trace]:
@@ -96,7 +98,7 @@ def traces(target, batch: Batch) -> list[Trace]:
 
 
 def test_a_drafter_overfits_a_tiny_targets_answers_and_the_engine_accepts_its_drafts(target, engine_target, tmp_path):
-    plain, _ = run(engine_target)
+    batch, plain, _ = run(engine_target)
     ends = load_target_tensors(target)
     config = DrafterConfig.from_target(ends.config, DrafterSettings(draft_vocab_size=200, intermediate_size=256))
     training = TrainingConfig(
@@ -110,7 +112,7 @@ def test_a_drafter_overfits_a_tiny_targets_answers_and_the_engine_accepts_its_dr
         gradient_clip=5.0,
     )
     learner = Learner(config, training, ends, seed=0)
-    samples = [from_trace(trace, 64) for trace in traces(engine_target, plain)]
+    samples = [from_trace(trace, 64) for trace in traces(engine_target, batch)]
     for sample in samples:
         learner.observe(sample.output)
     for _ in range(160):
@@ -125,9 +127,9 @@ def test_a_drafter_overfits_a_tiny_targets_answers_and_the_engine_accepts_its_dr
         load_into(drafter, checkpoint)
         return DrafterRunner(drafter, checkpoint.vocabulary, engine_target.embedding, batch.features, torch.float32)
 
-    drafted, steps = run(engine_target, proposer)
-    assert [s.tokens for s in drafted.sequences] == [s.tokens for s in plain.sequences], "drafting is lossless"
-    accept_length = sum(s.output_length - 1 for s in drafted.sequences) / steps
+    _, drafted, steps = run(engine_target, proposer)
+    assert [s.tokens for s in drafted] == [s.tokens for s in plain], "drafting is lossless"
+    accept_length = sum(s.output_length - 1 for s in drafted) / steps
     assert accept_length > 2.5, f"tokens per verify step, bonus included: {accept_length:.2f} of at most {STEPS + 1}"
 
 
@@ -142,5 +144,5 @@ def test_an_untrained_drafter_has_hardly_anything_accepted(engine_target, target
             drafter, VocabularyMap.initial(320, 320), engine_target.embedding, batch.features, torch.float32
         )
 
-    drafted, steps = run(engine_target, proposer)
-    assert sum(s.output_length - 1 for s in drafted.sequences) / steps < 1.3
+    _, drafted, steps = run(engine_target, proposer)
+    assert sum(s.output_length - 1 for s in drafted) / steps < 1.3
