@@ -67,10 +67,11 @@ def serve(
             swap(turn)
         _remove_stopped(batch)
         if batch.sequences:
-            if shape is None:
+            trees = None if shape is None else batch.propose(shape)
+            if trees is None:
                 batch.step_target_only()
             else:
-                batch.step_verify(batch.propose(shape))
+                batch.step_verify(trees)
             _remove_stopped(batch)
         turn += 1
 

@@ -39,7 +39,9 @@ def served_trace(bench: Bench, truth: list[int], new_tokens: int, stop: frozense
     batch.prefill(4)
     batch.prefill(4)
     while not sequence.stopped:
-        batch.step_verify(batch.propose(TREE))
+        trees = batch.propose(TREE)
+        assert trees is not None
+        batch.step_verify(trees)
     trace = build_trace(request_of(sequence), batch.features[0], batch.target, DecodeMode.SPECULATIVE, 7, 2.0)
     return decode(encode(trace))
 
@@ -155,6 +157,7 @@ def test_after_a_swap_proposals_come_from_the_new_weights_over_the_whole_context
                 bench.runner.swap(random_checkpoint(bench.config, 99, 200))
             trees = bench.batch.propose(TREE)
             bench.batch.step_target_only()
+        assert trees is not None
         return [*trees.tokens.tolist(), *trees.parents.tolist()]
 
     assert proposal(0) == proposal(3) == proposal(5)
@@ -186,3 +189,28 @@ def test_a_request_that_leaves_in_mid_decode_does_not_disturb_the_others(
     assert sequences[1].output == plain_generate(prompts[1], 12)
     assert sequences[2].output == plain_generate(prompts[2], 12)
     assert late.output == plain_generate(list(range(30, 60)), 5)
+
+
+def test_catching_up_is_spread_over_steps_so_that_no_step_waits_for_a_whole_context(
+    bench_of: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("speculator_runtime.engines.reference.draft.CATCH_UP_ROWS", 25)
+    bench = bench_of(seed=3)
+    sequences = [Sequence(30, list(range(30)), 60), Sequence(40, list(range(40)), 60)]
+    for sequence in sequences:
+        bench.batch.admit(sequence)
+        bench.batch.prefill(100)
+    caught_up = []
+    for _ in range(4):
+        trees = bench.batch.propose(TREE)
+        caught_up.append((sum(s.drafted for s in sequences), trees is not None))
+        bench.batch.step_target_only()
+    # 70 rows of prompt, and two more a step: 25 at a time, until what is left fits into one step.
+    assert caught_up == [(25, False), (50, False), (74, True), (76, True)]
+    spread = bench.batch.propose(TREE)
+    bench.runner.generation += 1
+    monkeypatch.setattr("speculator_runtime.engines.reference.draft.CATCH_UP_ROWS", 1000)
+    at_once = bench.batch.propose(TREE)
+    assert spread is not None
+    assert at_once is not None
+    assert spread.tokens.tolist() == at_once.tokens.tolist()

@@ -94,8 +94,8 @@ class Batch:
         return self._verify(DraftTrees(tokens, self._root - 1, self._root, self._one))
 
     @torch.inference_mode()
-    def propose(self, shape: DraftShape) -> DraftTrees:
-        """Trees from the proposer; whatever it raises has changed nothing that is committed."""
+    def propose(self, shape: DraftShape) -> DraftTrees | None:
+        """Trees from the proposer (None: not yet); whatever it raises has changed nothing that is committed."""
         if self.proposer is None:
             raise RuntimeError("there is no proposer; this is a bug in the scheduler")
         return self.proposer.propose(self.sequences, shape)

@@ -1,8 +1,11 @@
 """Drafting: the EAGLE-3 drafter's own cache, its lazy catch-up with the target, and the trees it proposes.
 
 Row t of the drafter's cache holds the embedding of token x[t+1] with the target's features of position t. Rows are
-computed when they are needed: while speculation is off nothing runs here, and the first step after it comes on (or
-after a swap, which makes all rows stale) computes what is missing from the features the batch keeps.
+computed when they are needed: while speculation is off nothing runs here, and after it comes on (or after a swap, which
+makes all rows stale) what is missing is computed from the features the batch keeps, so many rows a step at most.
+
+With one decoder layer a cached row depends on its token and features alone: rows of all sequences are projected in one
+flat product, and attention, MLP and head run for the last row of each sequence only.
 """
 
 from typing import Protocol
@@ -20,7 +23,8 @@ from .cache import SlotCache
 from .sequence import Sequence
 from .tree import DraftTrees, chain, select
 
-# Rows computed at once when one request has to catch up; bounds the memory of its attention mask.
+# Rows computed in one step when sequences have to catch up: about half a decode step of SmolLM2-135M on one CPU thread,
+# so that no token waits for a whole context's worth of drafter rows.
 CATCH_UP_ROWS = 512
 # Rows past a request's end that drafting and verifying may write: a tree of 16 levels x 16 branches.
 SLACK_ROWS = 256
@@ -33,8 +37,8 @@ class DraftingFault(Exception):
 class Proposer(Protocol):
     """What proposes draft trees. Sequences are in slots first, first + 1, ... in order."""
 
-    def propose(self, sequences: list[Sequence], shape: DraftShape) -> DraftTrees:
-        """One tree per sequence; raises DraftingFault."""
+    def propose(self, sequences: list[Sequence], shape: DraftShape) -> DraftTrees | None:
+        """One tree per sequence, or None while still catching up with the sequences; raises DraftingFault."""
         ...
 
     def move(self, source: int, target: int, sequence: Sequence) -> None:
@@ -82,48 +86,55 @@ class DrafterRunner:
         """A sequence changes its slot."""
         self._cache.move(source, target, sequence.drafted)
 
-    def propose(self, sequences: list[Sequence], shape: DraftShape) -> DraftTrees:
-        """One tree per sequence; all sequences get the same number of nodes."""
+    def propose(self, sequences: list[Sequence], shape: DraftShape) -> DraftTrees | None:
+        """One tree per sequence, all with the same number of nodes; None if this step only caught up in part."""
         for sequence in sequences:
             if sequence.drafter_generation != self.generation:
                 sequence.drafter_generation, sequence.drafted = self.generation, 0
             # At least one row is computed: its output is what the first drafts come from.
             sequence.drafted = min(sequence.drafted, sequence.computed - 1)
-            while sequence.computed - sequence.drafted > shape.steps + 1:
-                missing = sequence.computed - sequence.drafted - 1
-                self._extend([sequence], min(missing, CATCH_UP_ROWS))
-        hidden = self._extend(sequences, max(s.computed - s.drafted for s in sequences))
+        missing = [(s, row) for s in sequences for row in range(s.drafted, s.computed)]
+        limit = max(CATCH_UP_ROWS, 2 * len(sequences) * (shape.steps + 1))
+        if len(missing) > limit:
+            self._project(missing[:limit])
+            return None
+        hidden = self._extend(sequences, missing)
         roots = torch.tensor([s.tokens[-1] for s in sequences], device=self._device)
         branches = min(shape.topk, self.drafter.used)
         if branches == 1:
             return self._chain(sequences, roots, hidden, min(shape.steps, shape.draft_tokens - 1))
         return self._tree(sequences, roots, hidden, shape, branches)
 
-    def _extend(self, sequences: list[Sequence], rows: int) -> Tensor:
-        """Compute up to `rows` missing rows of each sequence; returns the output of each one's last new row [B, H]."""
-        starts = [s.drafted for s in sequences]
-        counts = [min(rows, s.computed - s.drafted) for s in sequences]
+    def _project(self, rows: list[tuple[Sequence, int]]) -> tuple[Tensor, Tensor]:
+        """Write keys and values of rows into the cache, ascending for each sequence.
+
+        Returns the rows' queries [R, Nh, Dh] and hidden inputs [R, H].
+        """
         capacity, device = self._cache.rows, self._device
-        # Sequences with fewer rows repeat their last one; what it writes lies past their end and is never seen.
-        index = [
-            [min(start + i, start + count - 1) for i in range(rows)]
-            for start, count in zip(starts, counts, strict=True)
-        ]
-        tokens = torch.tensor(
-            [[s.tokens[t + 1] for t in ts] for s, ts in zip(sequences, index, strict=True)], device=device
-        )
-        flat = torch.tensor(
-            [[s.slot * capacity + t for t in ts] for s, ts in zip(sequences, index, strict=True)], device=device
-        )
-        hidden = self.drafter.fuse(self._flat_features[flat].to(self._dtype))
-        positions = torch.tensor(starts, device=device)[:, None] + torch.arange(rows, device=device)
-        causal = torch.ones(1, rows, rows, dtype=torch.bool, device=device).tril()
-        output = self._forward(sequences, starts, starts, tokens, hidden, positions, causal)
-        for sequence, count in zip(sequences, counts, strict=True):
-            sequence.drafted += count
-        if rows == 1:
-            return output[:, 0]
-        return output[torch.arange(len(counts), device=device), torch.tensor(counts, device=device) - 1]
+        index = torch.tensor([s.slot * capacity + row for s, row in rows], device=device)
+        tokens = torch.tensor([[s.tokens[row + 1] for s, row in rows]], device=device)
+        positions = torch.tensor([[row for _, row in rows]], device=device)
+        hidden = self.drafter.fuse(self._flat_features[index].to(self._dtype))
+        new = self.drafter.project(self._embedding[tokens].to(self._dtype), hidden[None], positions)
+        keys, values = self._cache.flat_layer(0)
+        keys.index_copy_(0, index, new.key[0].transpose(0, 1))
+        values.index_copy_(0, index, new.value[0].transpose(0, 1))
+        for sequence, row in rows:
+            sequence.drafted = row + 1
+        return new.query[0].transpose(0, 1), hidden
+
+    def _extend(self, sequences: list[Sequence], missing: list[tuple[Sequence, int]]) -> Tensor:
+        """Compute all missing rows; returns the layer's output at each sequence's last row, [B, H]."""
+        queries, hidden = self._project(missing)
+        place = {id(sequence): i for i, (sequence, _) in enumerate(missing)}  # of its last row
+        last = torch.tensor([place[id(s)] for s in sequences], device=self._device)
+        lengths = [s.computed for s in sequences]
+        first = sequences[0].slot
+        keys, values = (t[first : first + len(sequences), : max(lengths)].transpose(1, 2) for t in self._cache.layer(0))
+        one = torch.ones(1, 1, 1, dtype=torch.bool, device=self._device)
+        mask = slot_mask([n - 1 for n in lengths], one, self._groups, self._dtype, self._device)
+        attended = grouped_attention(queries[last][:, :, None], keys, values, mask, self._scale)
+        return self.drafter.finish(attended, hidden[last][:, None])[:, 0]
 
     def _forward(
         self,

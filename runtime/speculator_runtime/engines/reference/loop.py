@@ -257,6 +257,8 @@ class EngineLoop:
                 log.error("speculation is off until the next mode or drafter call")
             return batch.step_target_only(), False
         policy.faults_in_a_row = 0
+        if trees is None:
+            return batch.step_target_only(), False
         return batch.step_verify(trees), True
 
     def _tell(self, request: Request, tokens: list[int]) -> int:
