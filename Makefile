@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint crds images cluster-up cluster-down venv lock
+.PHONY: help demo test lint crds images cluster-up cluster-down venv lock gate-table
 
 CACHE := $(if $(SPECULATOR_CACHE),$(SPECULATOR_CACHE),$(HOME)/.cache/speculator-operator)
 CLUSTER_COMMAND := hack/cluster/cluster
@@ -29,6 +29,9 @@ lint: venv ## Formatting, lint, types, import rules, drift of crds/
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 	.venv/bin/python -m speculator_operator.api.crds --check
+
+gate-table: venv ## The gate's error rates by long simulation: docs/benchmarks/gate.json, tables of docs/gate.md
+	OMP_NUM_THREADS=1 PYTHONPATH=tests .venv/bin/python tests/bench/gate_table.py
 
 crds: venv ## Generate crds/ from the Pydantic models
 	.venv/bin/python -m speculator_operator.api.crds

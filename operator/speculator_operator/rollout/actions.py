@@ -78,8 +78,8 @@ def _retry(p: Pass, action: Action) -> tuple[bool, str]:
     ref = p.find(number)
     if ref is None:
         return False, f"Retry: version {number} is not in the ledger"
-    if p.state.stable == ref:
-        return False, f"Retry: version {number} is the stable one"
+    if p.state.stable is not None and p.state.stable.sha256 == ref.sha256:
+        return False, f"Retry: version {number} is the stable one, or has its weights"
     again = p.run is not None and p.run.version == ref
     kept = tuple(entry for entry in p.state.rejected if entry.sha256 != ref.sha256)
     p.change(retry=ref, rejected=kept, guardrail_rejections=0, candidate=None if again else p.run)

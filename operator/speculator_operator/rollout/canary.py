@@ -16,11 +16,13 @@ from .types import Mode
 
 def waiting_versions(p: Pass) -> list[VersionRef]:
     """Versions that could be tried, in the order in which they would be."""
-    rejected = {entry.sha256 for entry in p.state.rejected}
+    passed_over = {entry.sha256 for entry in p.state.rejected}
+    if p.state.stable is not None:
+        passed_over.add(p.state.stable.sha256)
     fresh = [
         VersionRef(version=number, sha256=manifest.sha256)
         for number, manifest in sorted(p.manifests.items())
-        if number > p.state.considered and manifest.sha256 not in rejected
+        if number > p.state.considered and manifest.sha256 not in passed_over
     ]
     if p.policy is not None and p.policy.supersede is Supersede.LATEST:
         fresh.reverse()

@@ -39,6 +39,9 @@ def _phase(state: RunState, manifest: Manifest, record: VerdictRecord | None) ->
         if entry.sha256 == ref.sha256:
             message = f"the same weights as version {entry.version}; a Retry action tries them again"
             return PhaseReport(entry.phase.value, entry.reason, message)
+    if state.stable is not None and state.stable.sha256 == ref.sha256:
+        message = f"the same weights as version {state.stable.version}, which is stable"
+        return PhaseReport(VersionPhase.SUPERSEDED.value, "SameWeights", message)
     if manifest.version > state.considered:
         return PhaseReport(VersionPhase.PUBLISHED.value, "Waiting", "waits for its turn")
     return PhaseReport(VersionPhase.SUPERSEDED.value, "PassedOver", "a later version was tried in its place")
