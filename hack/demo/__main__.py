@@ -148,7 +148,7 @@ class Demo:
 @app.command()
 def main(
     domains: Annotated[str, typer.Option(help="Domains of the built-in prompts.")] = "code,sql",
-    concurrency: Annotated[int, typer.Option(min=1, help="Requests kept in flight.")] = 4,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests kept in flight.")] = 2,
     minutes: Annotated[float, typer.Option(help="Give up after so long.")] = 10.0,
     after: Annotated[float, typer.Option(help="Seconds of serving to show after the promotion.")] = 20.0,
     seed: Annotated[int | None, typer.Option(help="Of the traffic; by default another one each run.")] = None,
