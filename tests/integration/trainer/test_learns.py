@@ -54,11 +54,15 @@ def run(target, proposer=None) -> tuple[Batch, list[Sequence], int]:
     requests, steps = list(batch.sequences), 0
     shape = DraftShape(steps=STEPS, topk=1, draft_tokens=STEPS + 1)
     while not all(s.stopped for s in requests):
-        steps += len(batch.sequences)
         if proposer is None:
+            steps += len(batch.sequences)
             batch.step_target_only()
             continue
-        batch.step_verify(batch.propose(shape))
+        trees = batch.propose(shape)
+        if trees is None:  # Still catching up with the prompts: no step was taken.
+            continue
+        steps += len(batch.sequences)
+        batch.step_verify(trees)
         for sequence in [s for s in batch.sequences if s.stopped]:
             batch.remove(sequence)
     return batch, requests, steps
