@@ -1,6 +1,7 @@
 """The demo's command: set up, install, serve, learn, measure, promote, show. `hack/demo/run --help`."""
 
 import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -12,7 +13,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import IO, Annotated
 
 import typer
 import yaml
@@ -24,7 +25,7 @@ from .observe import Reading, Story
 from .place import REPOSITORY, Place, existing, existing_place, local_place
 from .shell import DemoError
 from .target import NAME as TARGET_NAME
-from .target import TargetError, prepare
+from .target import TargetError, cache_directory, prepare
 from .view import View, interval
 
 SPECULATOR, NAMESPACE, BUCKET, SECRET = "demo", "speculator-demo", "speculator-demo", "demo-s3"
@@ -39,6 +40,19 @@ def draft_steps() -> int:
     """Length of the drafter's chain in the manifests: prompt lookup is counted with the same."""
     spec = yaml.safe_load((MANIFESTS / "speculator.yaml").read_text())["spec"]
     return int(spec["drafter"]["steps"])
+
+
+def only_one(console: Console) -> IO[str]:
+    """Hold the lock of this machine's demo; exits when another demo holds it."""
+    path = cache_directory() / "demo.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        console.print("demo: another demo is running on this machine; wait for it to end", style="red")
+        raise typer.Exit(1) from error
+    return file
 
 
 class Demo:
@@ -157,6 +171,7 @@ def main(
 ) -> None:
     """Run the closed loop on a real cluster. Exit status 0 only if a version was promoted above the bar."""
     console = Console()
+    lock = only_one(console)
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     demo = Demo(console, output, minutes)
@@ -186,6 +201,8 @@ def main(
     except KeyboardInterrupt as error:
         console.print(f"interrupted; the Speculator stays: kubectl delete speculator {SPECULATOR} -n {NAMESPACE}")
         raise typer.Exit(130) from error
+    finally:
+        lock.close()
     conclude(demo, summary)
 
 
