@@ -20,6 +20,7 @@ import yaml
 from rich.console import Console
 
 from . import objectstore, outputs, plot
+from .evidence import Evidence, gate_policy
 from .kube import Kube, resolved_manifests
 from .observe import Reading, Story
 from .place import REPOSITORY, Place, existing, existing_place, local_place
@@ -32,6 +33,9 @@ SPECULATOR, NAMESPACE, BUCKET, SECRET = "demo", "speculator-demo", "speculator-d
 MANIFESTS = Path(__file__).parent / "manifests"
 BAR = 1.1
 """The lower bound of speedup over target-only that the demo wants to see."""
+
+EVIDENCE_SECONDS = 5.0
+"""Between two looks at the evidence in the bucket."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -62,7 +66,9 @@ class Demo:
         self.console, self.out = console, output
         self.origin = time.time()
         self.deadline = self.origin + minutes * 60
-        self.story = Story(bar=BAR, origin=self.origin)
+        self.gate = gate_policy(MANIFESTS / "syncpolicy.yaml")
+        self.story = Story(bar=BAR, origin=self.origin, burn_in=self.gate.burn_in_pairs)
+        self.prefix = "runs/" + datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         self.records = output / "requests.jsonl"
         self.log = output / "commands.log"
 
@@ -95,9 +101,8 @@ class Demo:
         if kube.speculator(SPECULATOR):
             self.say(f"deleting the Speculator {SPECULATOR} of an earlier run; its ledger stays")
             kube.delete(SPECULATOR)
-        prefix = "runs/" + datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-        resolved_manifests(MANIFESTS, self.out / "manifests", BUCKET, prefix, place)
-        self.say(f"kubectl apply -f {self.out / 'manifests'} (ledger: s3://{BUCKET}/{prefix})")
+        resolved_manifests(MANIFESTS, self.out / "manifests", BUCKET, self.prefix, place)
+        self.say(f"kubectl apply -f {self.out / 'manifests'} (ledger: s3://{BUCKET}/{self.prefix})")
         kube.apply(self.out / "manifests")
         kube.wait_ready(SPECULATOR, 180, self.say)
         self.say("Ready: requests are served, target-only")
@@ -133,14 +138,19 @@ class Demo:
         if process.returncode == 2:
             raise DemoError("traffic could not start: " + (self.out / "traffic.log").read_text().strip()[-500:])
 
-    def watch(self, kube: Kube, after_seconds: float) -> None:
+    def watch(self, place: Place, kube: Kube, after_seconds: float) -> None:
         """Read and show until a version is promoted above the bar and has served a while, or time is up."""
+        evidence, read_evidence = Evidence(place.s3, BUCKET, self.prefix, self.gate), 0.0
         with View(self.console) as view:
             while time.time() < self.deadline:
                 began = time.monotonic()
                 seen = kube.read(SPECULATOR)
                 if seen is not None:
-                    news = self.story.add(Reading.parse(self.at, *seen))
+                    reading = Reading.parse(self.at, *seen)
+                    if reading.versions and self.at - read_evidence >= EVIDENCE_SECONDS:
+                        read_evidence = self.at
+                        self.story.gate = evidence.samples(v.version for v in reading.versions)
+                    news = self.story.add(reading)
                     view.show(self.story, outputs.read_records(self.records), news)
                 promoted = self.story.promoted_at
                 if promoted is not None and self.at - promoted >= after_seconds:
@@ -150,9 +160,8 @@ class Demo:
     def leave_behind(self, settings: dict[str, object]) -> dict[str, object]:
         """summary.json, versions.json and plot.png."""
         records = outputs.read_records(self.records)
-        alpha = float(yaml.safe_load((MANIFESTS / "syncpolicy.yaml").read_text())["spec"]["canary"]["alpha"])
         cancelled = json.loads((self.out / "traffic.json").read_text())["cancelled_requests"]
-        summary = outputs.summary(self.story, records, self.at, alpha, settings, cancelled)
+        summary = outputs.summary(self.story, records, self.at, self.gate.alpha, settings, cancelled)
         outputs.write_json(self.out / "summary.json", summary)
         outputs.write_json(self.out / "versions.json", summary["versions"])
         plot.draw(self.out / "plot.png", self.story, records, f"Speculator demo, SmolLM2-135M, {settings['domains']}")
@@ -164,7 +173,7 @@ def main(
     domains: Annotated[str, typer.Option(help="Domains of the built-in prompts.")] = "code,sql",
     concurrency: Annotated[int, typer.Option(min=1, help="Requests kept in flight.")] = 2,
     minutes: Annotated[float, typer.Option(help="Give up after so long.")] = 10.0,
-    after: Annotated[float, typer.Option(help="Seconds of serving to show after the promotion.")] = 20.0,
+    after: Annotated[float, typer.Option(help="Seconds of serving to show after the promotion.")] = 30.0,
     seed: Annotated[int | None, typer.Option(help="Of the traffic; by default another one each run.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the Speculator running.")] = False,
     output: Annotated[Path, typer.Option(help="Where summary, plot and logs go.")] = REPOSITORY / "demo-output",
@@ -181,7 +190,7 @@ def main(
         place, kube = demo.set_up()
         demo.apply(place, kube)
         with demo.traffic(place, kube, domains, concurrency, chosen):
-            demo.watch(kube, after)
+            demo.watch(place, kube, after)
         settings: dict[str, object] = {
             "target": TARGET_NAME, "domains": domains, "concurrency": concurrency, "seed": chosen, "max_tokens": 96,
             "temperature": 0.0, "prefix_cache": "none",

@@ -102,9 +102,8 @@ class Reading:
 
 @dataclass(frozen=True)
 class GateSample:
-    """The interval of one candidate after so many pairs, for the plot."""
+    """The interval of one candidate after so many pairs, from the evidence."""
 
-    at: float
     version: int
     speedup: Estimate
 
@@ -116,6 +115,7 @@ class Story:
     bar: float
     origin: float
     readings: list[Reading] = field(default_factory=list)
+    burn_in: int = 10
     gate: list[GateSample] = field(default_factory=list)
     news: list[tuple[float, str]] = field(default_factory=list)
 
@@ -123,21 +123,15 @@ class Story:
         """Take a reading in; returns what is new in it, one sentence each."""
         before = self.readings[-1] if self.readings else None
         self.readings.append(reading)
-        self._sample_gate(reading)
         new = list(_news(before, reading))
         self.news += [(reading.at, text) for text in new]
         return new
 
-    def _sample_gate(self, reading: Reading) -> None:
-        """The candidate's interval while its trial runs, and the verdict's own at its end."""
-        found = [(reading.candidate, reading.speedup)] if reading.candidate is not None else []
-        found += [(v.version, v.speedup) for v in reading.versions if v.verdict]
-        for version, speedup in found:
-            if version is None or speedup is None:
-                continue
-            earlier = [s.speedup.pairs for s in self.gate if s.version == version]
-            if speedup.pairs > max(earlier, default=-1):
-                self.gate.append(GateSample(reading.at, version, speedup))
+    @property
+    def trial(self) -> Estimate | None:
+        """What the evidence says so far about the version on trial."""
+        candidate = self.latest.candidate if self.latest else None
+        return next((s.speedup for s in reversed(self.gate) if s.version == candidate), None)
 
     @property
     def _win(self) -> tuple[float, VersionView] | None:

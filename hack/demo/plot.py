@@ -64,7 +64,10 @@ def series(axes: Any, ends: Any, records: Sequence[Record], field: str, label: s
 
 
 def mark_versions(axes: Any, story: Story) -> None:
-    """A dotted line where a version appeared, a solid one in the verdict's colour where it was decided."""
+    """Shade the trials (every other block target-only); mark where a version appeared and where it was decided."""
+    trial = [r.at for r in story.readings if r.candidate is not None]
+    for at in trial:
+        axes.axvspan(at, at + 1.5, color="gold", alpha=0.15, linewidth=0)
     seen: set[int] = set()
     decided: set[int] = set()
     top = axes.get_ylim()[1]
@@ -89,13 +92,19 @@ def interval_plot(axes: Any, samples: Sequence[GateSample], story: Story) -> Non
     axes.axhline(1.0, color="gray", linewidth=0.8)
     axes.axhline(story.bar, color="tab:green", linestyle="--", linewidth=0.8, label=f"bar {story.bar}")
     for index, version in enumerate(sorted({s.version for s in samples})):
-        mine = sorted((s.speedup for s in samples if s.version == version), key=lambda e: e.pairs)
+        mine = [s.speedup for s in samples if s.version == version]
         colour = f"C{index}"
         pairs = [e.pairs for e in mine]
         axes.plot(pairs, [e.estimate for e in mine], ".-", color=colour, label=f"version {version}")
-        bounded = [e for e in mine if e.lower > 0 and e.upper is not None]
-        axes.fill_between(
-            [e.pairs for e in bounded], [e.lower for e in bounded], [e.upper for e in bounded], color=colour, alpha=0.2
-        )
+        for span, alpha in ((mine, 0.08), ([e for e in mine if e.pairs >= story.burn_in], 0.25)):
+            bounds = [(e.pairs, e.lower, e.upper) for e in span if e.upper is not None]
+            if bounds:
+                axes.fill_between(*zip(*bounds, strict=True), color=colour, alpha=alpha)
+    axes.axvline(story.burn_in, color="gray", linestyle=":", linewidth=1)
+    axes.text(story.burn_in, axes.get_ylim()[0], " the gate looks from here on", fontsize=8, color="gray", va="bottom")
+    axes.set_xlim(left=1)
+    shown = [bound for s in samples if s.speedup.pairs >= 4 for bound in (s.speedup.lower, s.speedup.upper or 1.0)]
+    if shown:  # the first bounds are too wide to be worth the room
+        axes.set_ylim(min(0.9, *shown), max(1.2, *shown))
     axes.grid(alpha=0.3)
     axes.legend(loc="upper left", fontsize=8)

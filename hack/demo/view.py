@@ -48,15 +48,17 @@ class View:
             self._console.print(f"[{reading.at:4.0f} s] {line}", markup=False, highlight=False, soft_wrap=True)
         if time.monotonic() - self._last_line >= _PLAIN_SECONDS:
             self._last_line = time.monotonic()
-            line = f"[{reading.at:4.0f} s] {status_line(reading)}; {traffic_line(story, records)}"
+            line = f"[{reading.at:4.0f} s] {status_line(story)}; {traffic_line(story, records)}"
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def status_line(reading: Reading) -> str:
+def status_line(story: Story) -> str:
     """Phase and what serves."""
+    reading = story.latest
+    assert reading is not None
     parts = [reading.phase]
     if reading.candidate is not None:
-        parts.append(f"version {reading.candidate} on trial{interval(reading.speedup)}")
+        parts.append(f"version {reading.candidate} on trial{trial(story)}")
     parts.append(f"stable {'none' if reading.stable is None else reading.stable}")
     trainer = reading.trainer
     if trainer:
@@ -64,6 +66,16 @@ def status_line(reading: Reading) -> str:
             f"training step {trainer.get('step', 0)}, {trainer.get('requestsReceived', 0)} requests learnt from"
         )
     return ", ".join(parts)
+
+
+def trial(story: Story) -> str:
+    """The trial so far: figures of the gate, or of the evidence while the gate does not look yet."""
+    reading, so_far = story.latest, story.trial
+    if reading is not None and reading.speedup is not None:
+        return interval(reading.speedup)
+    if so_far is None:
+        return ""
+    return f" {so_far.estimate:.2f} ({so_far.pairs} pairs, no verdict before {story.burn_in})"
 
 
 def interval(speedup: Estimate | None) -> str:
@@ -96,7 +108,7 @@ def picture(story: Story, records: Sequence[Record]) -> RenderableType:
         (f"{reading.at:5.0f} s  ", "dim"), (reading.phase, "bold cyan"), ("  " + reading.message, "")
     )
     header.no_wrap, header.overflow = True, "ellipsis"
-    rows: list[RenderableType] = [header, Text(status_line(reading), style="dim"), versions_table(reading)]
+    rows: list[RenderableType] = [header, Text(status_line(story), style="dim"), versions_table(story, reading)]
     rows.append(Text("traffic  " + traffic_line(story, records)))
     rows.append(Text("tokens per decode step over time  ") + sparkline(records, story.origin))
     rows += [
@@ -105,16 +117,18 @@ def picture(story: Story, records: Sequence[Record]) -> RenderableType:
     return Group(*rows)
 
 
-def versions_table(reading: Reading) -> Table:
+def versions_table(story: Story, reading: Reading) -> Table:
     """One row a version."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("version", "state", "learnt from", "step", "accept length", "speedup over target-only", "pairs"):
         table.add_column(column, justify="left" if column == "state" else "right")
     for version in reading.versions[-6:]:
-        trial = version.version == reading.candidate
-        speedup = reading.speedup if trial and version.speedup is None else version.speedup
+        on_trial = version.version == reading.candidate
+        speedup = (reading.speedup or story.trial) if on_trial and version.speedup is None else version.speedup
         bounds = "-"
-        if speedup:
+        if speedup and speedup.pairs < story.burn_in:
+            bounds = f"{speedup.estimate:.2f}  (no bounds yet)"
+        elif speedup:
             upper = "" if speedup.upper is None else f"{speedup.upper:.2f}"
             bounds = f"{speedup.estimate:.2f}  [{speedup.lower:.2f}, {upper}]"
         state = verdict_of(version)
