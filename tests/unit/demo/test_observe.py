@@ -4,14 +4,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import demo
 import pytest
 from demo import outputs, plot
+from demo.evidence import gate_policy, pair_by_pair
 from demo.observe import Reading, Story
 from demo.place import parse_exports
 
+from speculator_runtime.contracts.control import BucketCounters
+from speculator_runtime.contracts.plan import Arm, Block, VersionRef
 from speculator_runtime.traffic.records import Record
 
 BAR = 1.1
+CANDIDATE = VersionRef(version=1, sha256="a" * 64)
 
 
 def speedup(estimate: float, lower: float, upper: float | None, pairs: int) -> dict[str, Any]:
@@ -82,15 +87,29 @@ def test_news_are_told_once() -> None:
     assert third == ["phase Canary", "version 1 goes on trial"]
 
 
-def test_the_gate_is_sampled_once_for_each_number_of_pairs() -> None:
-    trial = {"candidate": {"version": 1}}
-    story = story_of(
-        (1.0, trial | {"speedup": speedup(1.2, 0.0, None, 5)}, [version(1)]),
-        (2.0, trial | {"speedup": speedup(1.2, 0.0, None, 5)}, [version(1)]),
-        (3.0, trial | {"speedup": speedup(1.25, 1.0, 1.6, 10)}, [version(1)]),
-        WON,
-    )
-    assert [(s.version, s.speedup.pairs) for s in story.gate] == [(1, 5), (1, 10), (1, 12)]
+def block(index: int, arm: Arm, tokens: int) -> Block:
+    """Four seconds of one arm at batch 2: 40 steps, so many tokens."""
+    length = tokens // 40
+    counters = BucketCounters(steps=40, sequences=80, tokens=tokens, seconds=4.0, accept_histogram={length: 80})
+    return Block(
+        pod="p", pod_uid="u", generation=2, index=index, round=index // 2, arm=arm,
+        version=CANDIDATE if arm is Arm.CANDIDATE else None, started=index * 5.0, seconds=4.0, buckets={2: counters},
+    )  # fmt: skip
+
+
+def test_a_trial_is_told_pair_by_pair_from_its_evidence() -> None:
+    blocks = [
+        block(i, Arm.CANDIDATE if i % 2 else Arm.TARGET_ONLY, tokens=(160 + i) if i % 2 else 80) for i in range(24)
+    ]
+    gate = gate_policy(Path(demo.__file__).parent / "manifests" / "syncpolicy.yaml")
+    samples = pair_by_pair(blocks, CANDIDATE, gate)
+    assert [s.speedup.pairs for s in samples] == list(range(2, 13))
+    last = samples[-1].speedup
+    assert last.upper is not None
+    assert 1.9 < last.lower < last.estimate < last.upper
+    story = Story(bar=BAR, origin=0.0, gate=samples)
+    story.add(Reading.parse(1.0, {"status": {"candidate": {"version": 1}}}, [version(1)]))
+    assert story.trial == last
 
 
 def records() -> list[Record]:
