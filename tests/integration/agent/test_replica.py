@@ -196,6 +196,8 @@ def test_an_agent_killed_in_mid_block_loses_that_block_only_and_the_engine_serve
 def test_an_engine_that_was_killed_gets_its_version_and_mode_back(replica, versions, next_plan):
     plan = adopt(replica, next_plan(arms=(S, C), resting_arm=S))
     wait_for_blocks(replica, plan, 1)
+    # Into the next block, past its swap: a kill between blocks spoils none.
+    time.sleep(plan.switchback.block_seconds / 2)
 
     replica.kill("engine")
     eventually(lambda: not replica.state().engine_healthy)
