@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -145,12 +146,21 @@ def load_target(path: Path, dtype: str, device: torch.device) -> tuple[Target, P
                 raise TargetError(
                     f"{path} has model_type {kind!r}; the reference engine serves {', '.join(sorted(LLAMA_FAMILY))}"
                 )
-        model = AutoModelForCausalLM.from_pretrained(directory, dtype=DTYPES[dtype], local_files_only=True, **extra)
+        answer: Any = AutoModelForCausalLM.from_pretrained(
+            directory, dtype=DTYPES[dtype], local_files_only=True, output_loading_info=True, **extra
+        )
+        model, loaded = answer
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, **extra)
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise TargetError(
             f"cannot load the target from {path}: {error}; give a Llama-family checkpoint directory or a GGUF file"
         ) from error
+    wrong = sorted(loaded["missing_keys"]) + sorted(str(key) for key in loaded["mismatched_keys"])
+    if wrong:  # transformers fills these with random numbers and only warns
+        raise TargetError(
+            f"{path} lacks {len(wrong)} of the weights that its config.json asks for ({', '.join(wrong[:3])}...); "
+            "fetch the checkpoint again"
+        )
     # GGUF has no notion of the dtype asked for in every transformers release; the cast is free where it already holds.
     placed: Any = torch.nn.Module.to(model, device=device, dtype=DTYPES[dtype])
     return Target(placed, target_digest(path)), tokenizer
