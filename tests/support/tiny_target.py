@@ -15,9 +15,9 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-# A target whose drafter can pay within minutes: a decode step of about 4 ms on one CPU thread in float32 (16 thin layers)
-# beside 0.4 ms for a draft step, so that chains of 1 / 2 / 3 break even at an accept length of 1.25 / 1.4 / 1.5 at one to
-# four requests in flight, where a learnt one reaches about 1 + 0.96 + 0.96**2 + 0.96**3.
+# A target whose drafter can pay within minutes. On one CPU thread in float32 a decode step takes about 4 ms (16 thin
+# layers) beside 0.4 ms for a draft step: chains of 1 / 2 / 3 break even at an accept length of 1.25 / 1.4 / 1.5 at
+# one to four requests in flight, and a learnt one can reach about 1 + 0.96 + 0.96**2 + 0.96**3.
 LEARNABLE: dict[str, Any] = {"layers": 16, "hidden": 64, "scale": 0.02}
 _SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 _CORPUS = [
@@ -43,9 +43,9 @@ def make_tiny_target(
 ) -> Path:
     """Write config.json, model.safetensors, tokenizer.json and the chat template; returns `directory`.
 
-    scale: standard deviation of the weights. Larger values make outputs less repetitive and logits less flat: of
-    16 layers, hidden 64, the token before predicts the next one on unseen prompts at a rate of 0.96 / 0.83 / 0.56 / 0.37
-    for 0.02 / 0.04 / 0.06 / 0.08 (greedy). `LEARNABLE` holds settings for loops in which a drafter has to win.
+    scale: standard deviation of the weights. Larger values make outputs less repetitive and logits less flat: with 16
+    layers and hidden 64, the token before predicts the next one on unseen prompts at a rate of 0.96 / 0.83 / 0.56 /
+    0.37 for 0.02 / 0.04 / 0.06 / 0.08 (greedy). `LEARNABLE` holds settings for loops in which a drafter has to win.
     The tokenizer is a byte-level BPE of at most `vocab` tokens (every text round-trips); unused ids stay unused.
     """
     tokenizer = Tokenizer(models.BPE())
