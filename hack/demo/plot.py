@@ -65,9 +65,12 @@ def series(axes: Any, ends: Any, records: Sequence[Record], field: str, label: s
 
 def mark_versions(axes: Any, story: Story) -> None:
     """Shade the trials (every other block target-only); mark where a version appeared and where it was decided."""
-    trial = [r.at for r in story.readings if r.candidate is not None]
-    for at in trial:
-        axes.axvspan(at, at + 1.5, color="gold", alpha=0.15, linewidth=0)
+    trials: dict[int, list[float]] = {}
+    for reading in story.readings:
+        if reading.candidate is not None:
+            trials.setdefault(reading.candidate, []).append(reading.at)
+    for times in trials.values():
+        axes.axvspan(min(times), max(times), color="gold", alpha=0.15, linewidth=0)
     seen: set[int] = set()
     decided: set[int] = set()
     top = axes.get_ylim()[1]
@@ -101,8 +104,17 @@ def interval_plot(axes: Any, samples: Sequence[GateSample], story: Story) -> Non
             if bounds:
                 axes.fill_between(*zip(*bounds, strict=True), color=colour, alpha=alpha)
     axes.axvline(story.burn_in, color="gray", linestyle=":", linewidth=1)
-    axes.text(story.burn_in, axes.get_ylim()[0], " the gate looks from here on", fontsize=8, color="gray", va="bottom")
-    axes.set_xlim(left=1)
+    axes.annotate(
+        "the gate looks from here on",
+        (story.burn_in, 0.03),
+        xycoords=axes.get_xaxis_transform(),
+        xytext=(-4, 0),
+        textcoords="offset points",
+        ha="right",
+        fontsize=8,
+        color="gray",
+    )
+    axes.set_xlim(1, max([story.burn_in, *(s.speedup.pairs for s in samples)]) + 1)
     shown = [bound for s in samples if s.speedup.pairs >= 4 for bound in (s.speedup.lower, s.speedup.upper or 1.0)]
     if shown:  # the first bounds are too wide to be worth the room
         axes.set_ylim(min(0.9, *shown), max(1.2, *shown))
