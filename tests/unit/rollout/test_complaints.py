@@ -470,6 +470,14 @@ class TestOutages:
         serving.run(5)
         assert [r.reason for r in serving.history].count("StableRefused") == 1
 
+    def test_a_stable_drafter_that_is_refused_after_its_fall_stays_down_without_probes(self, serving: World) -> None:
+        serving.speeds[1] = 0.7
+        serving.run(40, lambda w: w.state.fallback.active)
+        serving.refused[1] = "Corrupt"
+        outcome = serving.look()
+        assert outcome.verdicts == ()
+        assert outcome.plans["uid-0"].switchback is None
+
     def test_a_clock_set_back_by_a_year_does_not_hold_a_rollout_up_for_a_year(self, serving: World) -> None:
         serving.change_policy(cool_down_seconds=3600.0)
         serving.now -= timedelta(days=365)

@@ -393,6 +393,14 @@ class TestWhichIsNext:
         assert world.state.candidate is None
         assert phase(world, 2) == "Rejected"
 
+    def test_the_stable_versions_weights_are_not_tried_under_a_new_number(self) -> None:
+        world = World()
+        world.promote_first()
+        world.publish(2, sha256=ref(1).sha256)
+        world.look()
+        assert world.state.candidate is None
+        assert phase(world, 2) == "Superseded"
+
 
 class TestModes:
     def test_target_only_by_hand_stops_everything_and_keeps_the_stable_version(self) -> None:
