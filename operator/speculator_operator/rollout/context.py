@@ -9,7 +9,7 @@ from speculator_runtime.contracts.ledger import Manifest, Verdict, VerdictRecord
 from speculator_runtime.contracts.plan import Arm, Block, LoadStatus, VersionRef
 
 from .compatibility import incompatibility
-from .evidence import since
+from .evidence import latest, since
 from .policy import RolloutPolicy
 from .records import apply_record
 from .state import CandidateRun, RunState
@@ -23,6 +23,9 @@ EVENT_OF = {
     Verdict.FALLBACK: ("Warning", "FellBack"),
     Verdict.RECOVERED: ("Normal", "Recovered"),
 }
+
+HOLDBACK_BLOCKS_PER_PAIR = 8
+"""A round has two or three blocks, some are dropped."""
 
 CLOCK_STEP = timedelta(minutes=1)
 """A clock that differs by more was set, not adjusted."""
@@ -163,8 +166,16 @@ class Pass:
         return evaluate(self.run_blocks(), arm=Arm.CANDIDATE, versions=versions, policy=policy.gate, alpha=alpha)
 
     def holdback_blocks(self) -> list[Block]:
-        """Evidence of the stable drafter on its present side (serving, or fallen back)."""
-        return since(self.inputs.evidence, self.state.fallback.from_generation)
+        """Evidence of the stable drafter on its present side (serving, or fallen back).
+
+        Only the latest: a drafter may be stable for months, and target-only times shall be of the same days.
+        """
+        return latest(since(self.inputs.evidence, self.state.fallback.from_generation), self.holdback_blocks_per_pod)
+
+    @property
+    def holdback_blocks_per_pod(self) -> int:
+        """Blocks of one replica that the holdback looks at: more than twice as many rounds as its window."""
+        return HOLDBACK_BLOCKS_PER_PAIR * self.policy.fallback.window_pairs if self.policy else 0
 
     def holdback_report(self) -> GateReport | None:
         """Stable against target-only."""

@@ -29,6 +29,14 @@ def since(blocks: Iterable[Block], generation: int) -> list[Block]:
     return [block for block in blocks if block.generation >= generation]
 
 
+def latest(blocks: Iterable[Block], per_pod: int) -> list[Block]:
+    """Each pod's latest blocks, so many of them; blocks that claim one identity stay together."""
+    by_pod: dict[str, dict[tuple[int, int], list[Block]]] = {}
+    for block in blocks:
+        by_pod.setdefault(block.pod_uid, {}).setdefault((block.generation, block.index), []).append(block)
+    return [block for _, found in sorted(by_pod.items()) for key in sorted(found)[-per_pod:] for block in found[key]]
+
+
 def through(blocks: Iterable[Block]) -> str:
     """The last block of each pod and generation, as `UID/GENERATION/INDEX,...`: what a decision had seen."""
     last: dict[tuple[str, int], int] = {}

@@ -44,6 +44,6 @@ def judge_stable(p: Pass) -> bool:
         blocks=p.holdback_blocks(),
         gate=policy.gate,
         fallback=policy.fallback,
-        extra={"target": live},
+        extra={"target": live, "blocksPerPod": p.holdback_blocks_per_pod},
     )
     return p.conclude(record)

@@ -17,7 +17,7 @@ from speculator_operator.gate.types import Outcome
 from speculator_runtime.contracts.ledger import Verdict, VerdictRecord
 from speculator_runtime.contracts.plan import Arm, Block, VersionRef
 
-from .evidence import seen, through
+from .evidence import latest, seen, through
 from .state import REJECTED_KEPT, FallbackState, RejectedDigest, RunState, VersionPhase
 
 Parameters = dict[str, str | int | float | bool | None]
@@ -132,6 +132,9 @@ def verify_record(record: VerdictRecord, blocks: Sequence[Block]) -> tuple[bool,
     if record.decided_by != "gate" or not isinstance(limits, str):
         return True, f"decided by {record.decided_by} ({record.reason}), not by pairs of blocks: nothing to recompute"
     used = seen(blocks, limits)
+    per_pod = record.parameters.get("blocksPerPod")
+    if isinstance(per_pod, int):
+        used = latest(used, per_pod)
     if evidence_sha256(used) != record.evidence_sha256:
         return False, "the evidence is not what the decision was made from: its digest differs"
     gate = GatePolicy.model_validate(_section(record.parameters, "gate."))

@@ -61,7 +61,8 @@ class RolloutInputs:
     versions: manifests in the ledger. ledger_problem: why the ledger could not be read; then nothing is decided that
         needs it.
     agents: by pod uid; missing means unreachable.
-    evidence: stored blocks of plan generations >= `oldest_generation(state)`; others are ignored.
+    evidence: stored blocks of plan generations >= `oldest_generation(state)`; others are ignored. Of a long holdback
+        only the latest blocks of each replica are used (8 for each pair of the fallback's window).
     history: verdict records in the ledger with sequence > state.sequence (all of them for a new state); others are
         ignored.
     """

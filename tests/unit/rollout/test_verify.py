@@ -81,6 +81,19 @@ class TestAgrees:
             agrees, said = verify_record(record, promoted.evidence)
             assert agrees, said
 
+    def test_with_a_fallback_after_a_holdback_longer_than_what_is_looked_at(self) -> None:
+        world = World()
+        world.change_policy(fallback={"window_pairs": 12, "min_pairs": 6, "min_stay_seconds": 0.0})
+        world.promote_first()
+        world.run(80)
+        world.speeds[1] = 0.85
+        world.run(60, lambda w: w.state.fallback.active)
+        record = world.history[-1]
+        assert record.verdict is Verdict.FALLBACK
+        assert record.blocks <= 8 * 12
+        agrees, said = verify_record(record, world.evidence)
+        assert agrees, said
+
     def test_there_is_nothing_to_recompute_when_a_person_decided(self, promoted: World) -> None:
         promoted.ask(ActionType.ROLLBACK)
         agrees, said = verify_record(promoted.history[-1], [])
