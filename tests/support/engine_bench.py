@@ -49,8 +49,20 @@ def random_checkpoint(config: DrafterConfig, seed: int, used: int) -> Checkpoint
     order = torch.randperm(config.vocab_size, generator=torch.Generator().manual_seed(seed))[:used].tolist()
     drafter = Eagle3Drafter(config, used)
     drafter.reset(seed)
+    sharpen(drafter)
     vocabulary = VocabularyMap(config.vocab_size, config.draft_vocab_size, order)
     return Checkpoint(dict(drafter.state_dict()), vocabulary, f"{seed:064x}")
+
+
+def sharpen(drafter: Eagle3Drafter) -> None:
+    """Weights so large that token, features, position and context all show in what is proposed.
+
+    Freshly initialised ones are so small that a wrong token or a stale cache would change no proposal.
+    """
+    with torch.no_grad():
+        for parameter in drafter.parameters():
+            if parameter.dim() == 2:
+                parameter.mul_(12.0)
 
 
 def serve(

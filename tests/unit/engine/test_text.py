@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
@@ -36,6 +36,8 @@ def test_pieces_add_up_to_the_text_and_no_piece_splits_a_character(tokenizer: Ta
     assert all("\ufffd" not in piece for piece in shown) or "\ufffd" in text
 
 
+@settings(max_examples=400)
+@example(tokens=[129, 0, 97])  # a special token in the middle of a character
 @given(tokens=st.lists(st.integers(0, 319), max_size=30))
 def test_pieces_of_any_tokens_add_up_to_what_decoding_them_at_once_gives(
     tokenizer: TargetTokenizer, tokens: list[int]

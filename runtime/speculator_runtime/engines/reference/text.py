@@ -87,7 +87,9 @@ class TextStream:
         """
         for cut in range(len(self._ids) - 1, max(self._read, len(self._ids) - 4), -1):
             left = self._tokenizer.decode(self._ids[self._prefix : cut])
-            if left + self._tokenizer.decode(self._ids[cut:]) == now:
+            right = self._tokenizer.decode(self._ids[cut:])
+            # Special tokens are no text: after them alone, the bytes on the left may still go on.
+            if right and left + right == now:
                 return cut, left
         return self._read, ""
 
