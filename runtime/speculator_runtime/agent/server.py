@@ -1,6 +1,5 @@
 """The agent's HTTP routes (contracts/plan.py). Thin: each parses, calls the agent once, answers."""
 
-import hmac
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 
+from speculator_runtime.bearer import bearer_guard
 from speculator_runtime.contracts.plan import AgentState, BlockPage, Plan
 
 from .service import Agent, StalePlanError
@@ -32,11 +32,8 @@ def make_app(make_agent: Callable[[], Agent], token_file: Path) -> FastAPI:
         agent: Agent = request.app.state.agent
         return agent
 
-    def authorised(request: Request) -> None:
-        check_token(request.headers.get("Authorization", ""), token_file)
-
     agent_here = Annotated[Agent, Depends(agent_of)]
-    protected = [Depends(authorised)]
+    protected = [Depends(bearer_guard(token_file))]
 
     # Coroutines, though they wait for nothing: the agent's state belongs to the event loop, not to a thread pool.
 
@@ -72,16 +69,3 @@ def make_app(make_agent: Callable[[], Agent], token_file: Path) -> FastAPI:
         return Response(agent.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return app
-
-
-def check_token(header: str, token_file: Path) -> None:
-    """Raises HTTPException unless the header carries the file's token. The file is read every time: it is rotated."""
-    try:
-        token = token_file.read_text().strip()
-    except OSError as error:
-        raise HTTPException(503, f"cannot read {token_file}: {error.strerror}") from error
-    if not token:
-        raise HTTPException(503, f"{token_file} is empty")
-    scheme, _, given = header.partition(" ")
-    if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), token.encode()):
-        raise HTTPException(401, "a bearer token is needed: the Secret's agent-token")

@@ -1,11 +1,11 @@
 """The trainer's HTTP routes (contracts/trainer.py). Thin: each parses, calls the trainer once, answers."""
 
-import hmac
 from collections.abc import Callable
 from pathlib import Path
 
-from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi import Depends, FastAPI, HTTPException, Response
 
+from speculator_runtime.bearer import bearer_guard
 from speculator_runtime.contracts.trainer import TrainerDirective, TrainerStatus
 
 from .metrics import exposition
@@ -16,10 +16,7 @@ def make_app(trainer: Trainer, alive: Callable[[], bool], token_file: Path) -> F
     """alive: whether the program's threads run."""
     app = FastAPI(title="speculator-trainer", docs_url=None, redoc_url=None, openapi_url=None)
 
-    def authorised(request: Request) -> None:
-        _check_token(request.headers.get("Authorization", ""), token_file)
-
-    protected = [Depends(authorised)]
+    protected = [Depends(bearer_guard(token_file))]
 
     @app.get("/v1/status", dependencies=protected)
     def get_status() -> TrainerStatus:
@@ -46,16 +43,3 @@ def make_app(trainer: Trainer, alive: Callable[[], bool], token_file: Path) -> F
         return Response(exposition(trainer), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return app
-
-
-def _check_token(header: str, token_file: Path) -> None:
-    """Raises HTTPException unless the header carries the file's token. The file is read every time: it is rotated."""
-    try:
-        token = token_file.read_text().strip()
-    except OSError as error:
-        raise HTTPException(503, f"cannot read {token_file}: {error.strerror}") from error
-    if not token:
-        raise HTTPException(503, f"{token_file} is empty")
-    scheme, _, given = header.partition(" ")
-    if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), token.encode()):
-        raise HTTPException(401, "a bearer token is needed: the Secret's trainer-token")

@@ -38,6 +38,19 @@ def test_every_route_wants_the_token(engine: Running) -> None:
             assert "engine-token" in response.text
 
 
+def test_a_rotated_token_holds_at_once_without_a_restart(engine: Running) -> None:
+    token_file = Path(engine.settings.secrets_directory) / "engine-token"
+    old = token_file.read_text()
+    url = f"http://127.0.0.1:{engine.settings.control_port}/control/state"
+    try:
+        token_file.write_text("rotated")
+        assert engine.control.get("/control/state").status_code == 401
+        assert httpx.get(url, headers={"Authorization": "Bearer rotated"}).status_code == 200
+    finally:
+        token_file.write_text(old)
+    assert engine.control.get("/control/state").status_code == 200
+
+
 def test_the_control_api_is_not_on_the_public_port(engine: Running) -> None:
     headers = {"Authorization": engine.control.headers["authorization"]}
     assert engine.http.get("/control/state", headers=headers).status_code == 404

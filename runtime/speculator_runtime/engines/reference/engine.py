@@ -52,7 +52,7 @@ class Engine:
 
 def start_engine(settings: EngineSettings) -> Engine:
     """Load target and drafter and start decoding. Raises StartError."""
-    token = read_token(Path(settings.secrets_directory))
+    token_file = checked_token_file(Path(settings.secrets_directory))
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     try:
@@ -88,7 +88,7 @@ def start_engine(settings: EngineSettings) -> Engine:
         service=service,
         frontend=frontend,
         public=public_app(frontend, settings.model, registry_of(service, stats)),
-        control=control_app(service, token),
+        control=control_app(service, token_file),
         sender=sender,
     )
 
@@ -114,8 +114,8 @@ def initial_drafter(settings: EngineSettings, target: Target) -> tuple[Eagle3Dra
     return drafter, vocabulary, ""
 
 
-def read_token(directory: Path) -> str:
-    """The engine's bearer token; raises StartError."""
+def checked_token_file(directory: Path) -> Path:
+    """The file of the engine's bearer token; raises StartError where there is none yet."""
     path = directory / "engine-token"
     try:
         token = path.read_text().strip()
@@ -126,4 +126,4 @@ def read_token(directory: Path) -> str:
         ) from error
     if not token:
         raise StartError(f"the control token {path} is empty; write a secret word into it")
-    return token
+    return path

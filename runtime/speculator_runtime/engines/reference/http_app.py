@@ -1,15 +1,16 @@
 """The engine's two HTTP applications: the public one (serving, health, metrics) and the control one (loopback)."""
 
 import asyncio
-import hmac
 import logging
 import time
+from pathlib import Path
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from speculator_runtime.bearer import bearer_guard
 from speculator_runtime.contracts.control import (
     EngineError,
     EngineState,
@@ -66,25 +67,16 @@ def public_app(frontend: Frontend, model: str, registry: CollectorRegistry) -> F
     return app
 
 
-def control_app(service: ControlService, token: str) -> FastAPI:
+def control_app(service: ControlService, token_file: Path) -> FastAPI:
     """What the agent uses. The routes are synchronous functions: they run in worker threads, not on the event loop."""
-
-    def authorised(http: Request) -> None:
-        given = http.headers.get("authorization", "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
-            raise _Unauthorised
 
     app = FastAPI(
         title="speculator engine control",
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
-        dependencies=[Depends(authorised)],
+        dependencies=[Depends(bearer_guard(token_file))],
     )
-
-    @app.exception_handler(_Unauthorised)
-    async def unauthorised(_: Request, __: Exception) -> Response:
-        return PlainTextResponse("send the engine's bearer token (file `engine-token` of the Speculator's Secret)", 401)
 
     @app.exception_handler(CheckpointRefused)
     async def refused(_: Request, error: Exception) -> Response:
@@ -125,10 +117,6 @@ def control_app(service: ControlService, token: str) -> FastAPI:
         return service.stats()
 
     return app
-
-
-class _Unauthorised(Exception):
-    pass
 
 
 def _add_error_shapes(app: FastAPI) -> None:
